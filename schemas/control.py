@@ -94,11 +94,6 @@ class Stamp(Struct, frozen=True, order=True):
         return int(self.text[_LINEAGE:_EPOCH] or "0", 16)
 
 
-def new_incarnation() -> str:
-    """Returns a random text."""
-    return secrets.token_hex(8)
-
-
 _TAG = 6
 _GENERATION = re.compile(rb"[1-9][0-9]*\.[0-9A-Za-z]{%d}" % _TAG)
 

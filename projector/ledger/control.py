@@ -5,21 +5,18 @@ either a copy says it, or Redis is empty everywhere and the first record begins.
 partitions in it, after the writes that they cover (`redis/lua/checkpoint.lua`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import chain
+from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from leadview.redis.scripts import Command
-from projector.dead_letter import DeadLetter
 from projector.mapping import VERSION
 from projector.record import Partition
-from projector.redis import scripts
 from projector.redis.calls import Generations
-from projector.redis.scripts import StepRow
 from schemas import control, names
 from schemas.control import (
     GenerationId,
@@ -82,37 +79,6 @@ class Step(msgspec.Struct, frozen=True):
 
     expected: int
     position: Position
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a shard stores positions, and what its copy of the control record must say: stamp and incarnation."""
-
-    control: bytes
-    positions: bytes
-    stamp: str
-    incarnation: str
-
-
-def checkpoint(
-    place: Place, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] | None = None
-) -> Command:
-    """Returns the call that stores these steps in a shard.
-
-    `dead_letters` are those among the records that the steps cover; None in shards that do not store them.
-    """
-    return scripts.checkpoint(
-        copy=place.control,
-        positions=place.positions,
-        dead_letters=None if dead_letters is None else names.DEAD_LETTERS,
-        stamp=place.stamp,
-        incarnation=place.incarnation,
-        number=len(steps),
-        steps=[
-            StepRow(names.position(*partition), step.expected, step.position.format())
-            for partition, step in steps.items()
-        ],
-        letters={letter.field: letter.stored for letter in dead_letters or ()},
-    )
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -384,7 +350,7 @@ def new_copy_fields(
     """Returns the fields of a new copy that describe its shard, which by default holds nothing."""
     stored = {names.position(*partition): position.format() for partition, position in (positions or {}).items()}
     return {
-        control.INCARNATION: control.new_incarnation(),
+        control.INCARNATION: token_hex(8),
         control.FILLING: format_generations(state.written),
         control.FILLED: format_generations(filled),
         control.SWEPT: "",

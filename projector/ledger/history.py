@@ -136,10 +136,7 @@ async def _entries(
         act = None
         with suppress(msgspec.MsgspecError, KeyError):
             act = msgspec.json.decode(dict(zip(fields[::2], fields[1::2], strict=True))[_FIELD], type=Act)
-        found.append((id_, replace(act, time=_time(id_)) if act else None))
+            added_at = int(id_.partition(b"-")[0])  # by the clock of Redis
+            act = replace(act, time=utc(added_at))
+        found.append((id_, act))
     return found
-
-
-def _time(id_: bytes) -> str:
-    """Returns the time of Redis at which an entry was added, from its id."""
-    return utc(int(id_.partition(b"-")[0]))

@@ -15,7 +15,6 @@ from projector.ledger.control import (
     ControlChanged,
     ControlRecord,
     Outcome,
-    Place,
     Position,
     Step,
     Stored,
@@ -23,7 +22,7 @@ from projector.ledger.control import (
 from projector.ledger.writers import Session, Sessions
 from projector.record import Partition
 from projector.redis import scripts
-from projector.redis.scripts import RewindRow
+from projector.redis.scripts import RewindRow, StepRow
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
@@ -52,9 +51,12 @@ class Ledger:
 
     async def positions(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
         """Returns the position of each partition as the session began; None if nothing is stored."""
+        return await self._read(session.record, partitions)
+
+    async def _read(self, record: ControlRecord, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
         if self._rebuild is None:
-            return {partition: session.record.position(partition) for partition in partitions}
-        return await read_rebuild(self._store, session.record, self._rebuild, partitions)
+            return {partition: record.position(partition) for partition in partitions}
+        return await read_rebuild(self._store, record, self._rebuild, partitions)
 
     async def stored(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, list[Position]]:
         """Returns the positions in all copies: of all partitions; of a rebuild only the lowest, of these partitions."""
@@ -77,15 +79,38 @@ class Ledger:
         Redis restarted or failed over since the session was opened: writes before that may be missing, although the
         positions are not lower.
         """
-        places = {tag: self._place(session, tag, incarnation) for tag, incarnation in session.incarnations.items()}
-        home = places.pop(names.HOME)
-        commands = [control.checkpoint(place, steps) for place in places.values()]
+        others = session.incarnations.keys() - {names.HOME}
+        commands = [self._checkpoint(session, tag, steps) for tag in others]
         for reply in await self._run(session, commands) if commands else ():
             if not isinstance(outcome := control.outcome(reply), Stored):
                 return outcome
         letters = dead_letters if self._rebuild is None else ()
-        [reply] = await self._run(session, [control.checkpoint(home, steps, letters)])
+        [reply] = await self._run(session, [self._checkpoint(session, names.HOME, steps, letters)])
         return control.outcome(reply)
+
+    def _checkpoint(
+        self,
+        session: Session,
+        tag: bytes,
+        steps: Mapping[Partition, Step],
+        dead_letters: Sequence[DeadLetter] | None = None,
+    ) -> Command:
+        """Returns the call that stores these steps beside a copy. `dead_letters` are those among the records that the
+        steps cover; None if this copy does not have them.
+        """
+        return scripts.checkpoint(
+            copy=names.copy(names.CONTROL, tag),
+            positions=self._positions(tag),
+            dead_letters=None if dead_letters is None else names.DEAD_LETTERS,
+            stamp=session.stamp.text,
+            incarnation=session.incarnations[tag],
+            number=len(steps),
+            steps=[
+                StepRow(names.position(*partition), step.expected, step.position.format())
+                for partition, step in steps.items()
+            ],
+            letters={letter.field: letter.stored for letter in dead_letters or ()},
+        )
 
     async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
         """Compare with what Redis holds. Returns None if nothing has changed since the session was opened, except that
@@ -94,10 +119,7 @@ class Ledger:
         record = await copies.read(self._store)
         if record is None or not session.is_of(record):
             return ControlChanged()
-        if self._rebuild is None:
-            stored = {partition: record.position(partition) for partition in known}
-        else:
-            stored = await read_rebuild(self._store, record, self._rebuild, list(known))
+        stored = await self._read(record, list(known))
         lower = [
             names.position(*partition)
             for partition, position in stored.items()
@@ -107,13 +129,12 @@ class Ledger:
 
     async def rewind(self, session: Session, rewinds: Sequence[RewindRow]) -> None:
         """Take back positions of topics that have lost their history, in all copies."""
-        keys = [self._place(session, tag, "").positions for tag in session.incarnations]
-        await self._run(session, [scripts.rewind(positions=key, rewinds=rewinds) for key in keys])
+        commands = [scripts.rewind(positions=self._positions(tag), rewinds=rewinds) for tag in session.incarnations]
+        await self._run(session, commands)
 
-    def _place(self, session: Session, tag: bytes, incarnation: str) -> Place:
-        control = names.copy(names.CONTROL, tag)
-        positions = control if self._rebuild is None else names.copy(names.rebuild(self._rebuild), tag)
-        return Place(control, positions, session.stamp.text, incarnation)
+    def _positions(self, tag: bytes) -> bytes:
+        """Returns the name of the hash that has the positions of the shard with this copy."""
+        return names.copy(names.CONTROL if self._rebuild is None else names.rebuild(self._rebuild), tag)
 
     async def _run(self, session: Session, commands: Sequence[Command]) -> list[object]:
         return await self._store.run(commands, replication_epoch=session.replication_epoch, fence=session)

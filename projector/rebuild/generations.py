@@ -79,15 +79,6 @@ async def retire(store: Store, record: ControlRecord, generation: GenerationId) 
     return await copies.change(store, record, compute)
 
 
-async def forget(store: Store, record: ControlRecord, generation: GenerationId) -> ControlRecord:
-    """Note that nothing is left of a generation that was being dropped. Raises Refused and Unavailable."""
-
-    def compute(state: State) -> State:
-        return replace(state, dropping=tuple(other for other in state.dropping if other != generation))
-
-    return await copies.change(store, record, compute)
-
-
 # Most writers acknowledge within two seconds. Closing the connections of the others is safe: they begin their batch
 # again.
 _ACKNOWLEDGE_SECONDS = 5.0
@@ -102,6 +93,10 @@ async def sweep(writing: Writing, record: ControlRecord, generation: GenerationI
     Unavailable.
     """
     store, begun = writing.store, record.stamp
+
+    def without(state: State) -> State:
+        return replace(state, dropping=tuple(other for other in state.dropping if other != generation))
+
     await writing.sessions.look()
     await stop_writers(store, begun, writing.sessions)
     keys = 0
@@ -115,7 +110,7 @@ async def sweep(writing: Writing, record: ControlRecord, generation: GenerationI
                 continue
             await copies.delete_rebuild(store, record, generation)
             with suppress(Conflict):  # often another program has finished this drop: the next look will tell
-                await forget(store, record, generation)
+                await copies.change(store, record, without)
                 break
     return keys
 

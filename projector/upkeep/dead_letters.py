@@ -209,13 +209,6 @@ async def in_slices(store: Store, pattern: bytes = b"*") -> AsyncIterator[list[D
             return
 
 
-async def of_organization(store: Store, organization_id: str) -> AsyncIterator[list[DeadLetter]]:
-    """Yields the dead letters whose message key begins with this organization's id, in slices. Raises Unavailable."""
-    async for dead_letters in in_slices(store):
-        if some := [letter for letter in dead_letters if letter.organization_id == organization_id]:
-            yield some
-
-
 async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:
     """Store dead letters. The line stores its own with the checkpoint. Raises Unavailable."""
     values = [word for letter in dead_letters for word in (letter.field, letter.stored)]
@@ -269,19 +262,16 @@ def _neighbours(dead_letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]
     """Group dead letters of one partition that are close to each other: a single read is faster than one for each."""
     group: list[DeadLetter] = []
     for dead_letter in dead_letters:
-        if group and not _belongs(dead_letter, group):
-            yield group
-            group = []
+        if group:
+            last = group[-1]
+            is_same_partition = (last.topic, last.partition) == (dead_letter.topic, dead_letter.partition)
+            gap = dead_letter.offset - last.next_offset
+            if not is_same_partition or not 0 <= gap <= _MAX_GAP or len(group) == _MAX_GROUP:
+                yield group
+                group = []
         group.append(dead_letter)
     if group:
         yield group
-
-
-def _belongs(dead_letter: DeadLetter, group: list[DeadLetter]) -> bool:
-    last = group[-1]
-    is_same_partition = (last.topic, last.partition) == (dead_letter.topic, dead_letter.partition)
-    gap = dead_letter.offset - last.next_offset
-    return is_same_partition and 0 <= gap <= _MAX_GAP and len(group) < _MAX_GROUP
 
 
 async def _redrive(

@@ -144,25 +144,19 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
     head, _ = await _head(store, owner)
     if not _is_deleted(head):
         return True  # recreated meanwhile: a separate job replays it; or Redis was emptied: its event is read again
-    keys = 0
-    # A pass may miss a key that was written, or moved to another shard, behind it: the last pass finds nothing.
-    while erased := await _erase_once(store, owner):
+    keys, erased = 0, -1
+    while erased:  # a pass may miss a key that was written, or moved to another shard, behind it
+        erased = 0
+        async for some in store.scan(names.of_organization(owner)):
+            erased += await _drop(store, owner, some)
         keys += erased
-    async for some in dead_letters.of_organization(store, organization_id):
-        if (await _head(store, owner))[0] != head:
+    async for letters in dead_letters.in_slices(store):
+        own = [letter for letter in letters if letter.organization_id == organization_id]
+        if own and (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
-        await dead_letters.delete(
-            store, [dead_letter for dead_letter in some if not _is_later(dead_letter, read_head(head))]
-        )
+        await dead_letters.delete(store, [letter for letter in own if not _is_later(letter, read_head(head))])
     logger.info("deleted organization erased", extra={"organization": organization_id, "keys": keys})
     return await _finish(store, owner, head, lock)
-
-
-async def _erase_once(store: Store, owner: bytes) -> int:
-    erased = 0
-    async for keys in store.scan(names.of_organization(owner)):
-        erased += await _drop(store, owner, keys)
-    return erased
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:

@@ -3,15 +3,15 @@
 Stale records change nothing, as everywhere. Bad records are usually skipped: the line has parked them as dead letters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import in_turns
-from projector.kafka.reader import Reader, open_reader
+from projector.kafka.reader import open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
-from projector.record import Partition, Record
+from projector.record import Record
 from projector.redis.apply import Applied, apply
 from projector.redis.calls import Generations
 from projector.redis.servers import Fence
@@ -53,40 +53,18 @@ async def in_place(
     """
     key = f"{organization_id}:{entity_id}".encode()
     wanted: Wanted = (lambda record: record.key == key) if entity_id else of_organization(organization_id)
+    count = 0
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        return await replay(writing, reader, ranges, wanted, overwrite_equal=True, parks=parks)
-
-
-async def replay(
-    writing: Writing,
-    reader: Reader,
-    ranges: Mapping[Partition, tuple[int, int]],
-    wanted: Wanted,
-    *,
-    overwrite_equal: bool = False,
-    parks: bool = False,
-) -> int:
-    """Apply the wanted records of these ranges [first, last). Returns how many there were.
-
-    Raises Superseded if this program may not write one of the generations, and Unavailable.
-    """
-    count = 0
-    reader.read_as((await copies.require(writing.store)).state.histories)
-    async for records in reader.read(ranges):
-        selected = [record for record in records if wanted(record)]
-        count += len(selected)
-        if selected:
+        reader.read_as((await copies.require(writing.store)).state.histories)
+        async for records in reader.read(ranges):
+            selected = [record for record in records if wanted(record)]
+            count += len(selected)
+            if not selected:
+                continue
             with await writing.sessions.open() as session:
                 for batch in _batches(selected):
-                    await write(
-                        writing.store,
-                        batch,
-                        session.generations,
-                        fence=session,
-                        overwrite_equal=overwrite_equal,
-                        parks=parks,
-                    )
+                    await write(writing.store, batch, session.generations, fence=session, parks=parks)
     return count
 
 
@@ -110,10 +88,10 @@ async def write(
     generations: Generations,
     *,
     fence: Fence | None = None,
-    overwrite_equal: bool = False,
     parks: bool = False,
 ) -> Applied:
-    """Apply these records, except bad ones, which become dead letters with `parks`. Raises Unavailable.
+    """Apply these records, except bad ones, which become dead letters with `parks`. Documents that show the same event
+    already are written as well. Raises Unavailable.
 
     The `fence` is the session of the generations.
     """
@@ -125,4 +103,4 @@ async def write(
             bad.append(DeadLetter.of(record, error.fault, error.version))
     if parks:
         await dead_letters.park(store, bad)
-    return await apply(store, intents, generations, fence=fence, overwrite_equal=overwrite_equal)
+    return await apply(store, intents, generations, fence=fence, overwrite_equal=True)

@@ -4,7 +4,7 @@ One command reads both values of a document, and every write of the projectors c
 still differ for a moment, because the replay may be ahead of the projectors. So documents that differ are read again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from projector.redis.store import SLICE, Store
 from projector.verify.report import Difference, Report, counts_by_topic
@@ -27,7 +27,7 @@ async def compare(
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
     report = Report(f"generation {number_of(other)} against generation {number_of(live)}", counts_by_topic(), sample)
-    suspects: list[DocumentKey] = []
+    suspects: dict[DocumentKey, Difference] = {}
     async for found in stored_documents(store, sample):
         of_either = [(entity, generation) for entity, generation in found if generation in (live, other)]
         pairs = await _read(store, [entity for entity, _ in of_either], live, other)
@@ -39,18 +39,16 @@ async def compare(
                     difference is not None or document(entity[0], before).body is not None
                 )
                 if difference and not difference.is_allowed(allowed) and len(suspects) < _MAX_SUSPECTS:
-                    suspects.append(entity)
+                    suspects[entity] = difference
                 elif difference:
                     report.add(difference, allowed)
-    remaining: dict[DocumentKey, Difference] = {}
 
-    async def look(chosen: list[DocumentKey]) -> list[DocumentKey]:
-        remaining.clear()
-        remaining.update(await _differences(store, chosen, live, other))
-        return list(remaining)
+    async def look(chosen: Mapping[DocumentKey, Difference]) -> Mapping[DocumentKey, Difference]:
+        return await _differences(store, list(chosen), live, other)
 
-    for entity in await settle(suspects, look, rounds=_ROUNDS, pause=_PAUSE_SECONDS):
-        report.add(remaining[entity], allowed)
+    left: Mapping[DocumentKey, Difference] = await settle(suspects, look, rounds=_ROUNDS, pause=_PAUSE_SECONDS)
+    for difference in left.values():
+        report.add(difference, allowed)
     return report
 
 

@@ -1,8 +1,11 @@
 """The projector without Kafka: the mapping and what applies intents write records directly to a real Redis."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from projector import mapping
 from projector.change import read
@@ -20,6 +23,7 @@ from projector.reference import Entity
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests.harness import stored
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import ids
 from tests.harness.services import RedisService
 
@@ -63,6 +67,24 @@ class Projection:
 
 def intent_of(record: Record) -> Intent:
     return mapping.intent(read(record), record)
+
+
+@asynccontextmanager
+async def behind_proxy(
+    service: RedisService, held: bytes | re.Pattern[bytes] | None = None, *, writer_id: str = ""
+) -> AsyncIterator[tuple[Writing, FaultyProxy]]:
+    """Another program that writes, and the proxy on its way to Redis, which holds back the request that contains this.
+
+    With `writer_id`, its connections can be found and closed by `drop`, as those of a projector.
+    """
+    with faulty_proxy(urlsplit(service.url).port or 6379) as proxy:
+        proxy.faults = Faults(held=held)
+        store = Store(ProjectorSettings(redis_url=proxy.url), writer_id=writer_id)
+        try:
+            yield Writing(store, Sessions(store), writer_id), proxy
+        finally:
+            proxy.faults = Faults()
+            await store.close()
 
 
 @asynccontextmanager

@@ -38,36 +38,25 @@ def module_of(configuration: Path) -> str:
     return configuration.read_text("utf-8").partition(":")[0].removeprefix("\\* ")
 
 
-def check(configuration: Path, *, workers: int, off: Collection[str] = (), only: str | None = None) -> Outcome:
+def check(configuration: Path, *, workers: int, off: Collection[str] = ()) -> Outcome:
     """Check a specification with a configuration of `docs/model`.
 
-    `off` names rules to switch off. With `only`, nothing but this property is checked. Raises JarsMissing, TlcFailed.
+    `off` names rules to switch off. Raises JarsMissing, TlcFailed.
     """
-    text = variant(configuration.read_text("utf-8"), off, only)
+    text = variant(configuration.read_text("utf-8"), off)
     with tempfile.TemporaryDirectory(prefix="leadview-tlc-") as scratch:
         chosen = Path(scratch) / configuration.name
         chosen.write_text(text, "utf-8")
         return _run(module_of(configuration), chosen, Path(scratch), workers)
 
 
-def variant(text: str, off: Collection[str], only: str | None) -> str:
-    """Returns the text of a configuration in which these rules are off, and nothing but `only` is checked."""
+def variant(text: str, off: Collection[str]) -> str:
+    """Returns the text of a configuration in which these rules are off."""
     if off:
         names = ", ".join(f'"{rule}"' for rule in sorted(off))
         text, replaced = re.subn(r"^  Off = .*$", f"  Off = {{{names}}}", text, flags=re.MULTILINE)
         assert replaced == 1, "the configuration has no line `Off = {}`"
-    if only:
-        deadlock = "TRUE" if only == DEADLOCK else "FALSE"
-        text = re.sub(r"^(?:INVARIANTS?|PROPERT(?:Y|IES)|CHECK_DEADLOCK) .*\n", "", text, flags=re.MULTILINE)
-        text += f"CHECK_DEADLOCK {deadlock}\n"
-        if only != DEADLOCK:
-            text += f"{'PROPERTY' if is_temporal(only) else 'INVARIANT'} {only}\n"
     return text
-
-
-def is_temporal(name: str) -> bool:
-    """Returns whether a property is about behaviours and not about single states."""
-    return name == "Recovers"
 
 
 def _run(module: str, configuration: Path, scratch: Path, workers: int) -> Outcome:

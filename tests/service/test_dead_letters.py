@@ -1,4 +1,4 @@
-"""Dead letters: what they say, how they are counted and redriven, and that they go when nobody needs them any more."""
+"""Dead letters: what they say, how they are counted, chosen and replaced, and that they go when nobody needs them."""
 
 import sys
 from typing import Any
@@ -9,6 +9,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
+from projector.errors import Refused
 from projector.upkeep import dead_letters
 from schemas import names, resources
 from schemas.faults import Fault
@@ -18,6 +19,7 @@ from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
 from tests.harness.waiting import wait_until
 from tests.service.conftest import everywhere
+from tests.service.test_lua_checkpoint import LETTER
 
 BAD = [
     crm.lead(2, stage="LOST"),
@@ -28,11 +30,6 @@ BAD = [
 ]
 PARKED = "a bad record became a dead letter"
 MENDED = [crm.lead(3), crm.contact(3), crm.organization(3), crm.api_key(3), crm.lead(1, id=crm.OTHER_LEAD)]
-
-
-async def store(projection: Projection, *letters: DeadLetter) -> None:
-    for letter in letters:
-        projection.client.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter))
 
 
 def letter_of(message: crm.Message, offset: int, version: int | None) -> DeadLetter:
@@ -53,19 +50,52 @@ async def test_they_go_when_a_newer_event_was_applied(projection: Projection) ->
         msgspec.structs.replace(letter_of(crm.lead(1), 5, None), key="no key"),
     ]
     go[4] = msgspec.structs.replace(go[4], offset=8)  # the first one is at 7 of the same topic
-    await store(projection, *go, *stay)
+    await dead_letters.park(projection.store, [*go, *stay])
     assert await dead_letters.clear(projection.store, projection.settings) == 5
     rest = {field.decode() for field in projection.client.hkeys(names.DEAD_LETTERS)}
     assert rest == {letter.field for letter in stay}
     assert await dead_letters.clear(projection.store, projection.settings) == 0
 
 
-async def test_one_that_was_parked_again_stays(projection: Projection) -> None:
-    """Its topic was deleted and created again between the look and the delete."""
-    letter = letter_of(crm.lead(1), 7, 1)
-    await store(projection, msgspec.structs.replace(letter, time=letter.time + 1))
-    assert await dead_letters.delete(projection.store, [letter]) == 0
-    assert await dead_letters.delete(projection.store, [msgspec.structs.replace(letter, time=letter.time + 1)]) == 1
+async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> None:
+    """One that was dropped meanwhile does not come back, however many there are."""
+    letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(250)]
+    await dead_letters.park(projection.store, letters)
+    await dead_letters.delete(projection.store, letters[-1:])
+    accepted = [letter.accept("known", 7) for letter in letters]
+    assert await dead_letters.replace(projection.store, accepted) == 249
+    assert await dead_letters.all_dead_letters(projection.store) == accepted[:-1]
+    assert await dead_letters.replace(projection.store, []) == 0
+
+
+async def test_a_dead_letter_of_an_older_program_is_read(projection: Projection) -> None:
+    older = {name: value for name, value in msgspec.to_builtins(LETTER).items() if not name.startswith(("acc", "note"))}
+    projection.client.hset(names.DEAD_LETTERS, LETTER.field, msgspec.json.encode(older))
+    assert await dead_letters.all_dead_letters(projection.store) == [LETTER]
+
+
+async def test_which_dead_letters_are_meant(projection: Projection) -> None:
+    """By their places, or by what all of them have in common."""
+    letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(4)]
+    letters.append(msgspec.structs.replace(LETTER, topic="crm.other", key=f"{crm.OTHER_ORGANIZATION}:{crm.LEAD}"))
+    await dead_letters.park(projection.store, letters)
+
+    async def chosen(*words: str, **filtered: str) -> list[DeadLetter]:
+        return await dead_letters.choose(projection.store, words, dead_letters.Filter(**filtered))
+
+    where, other = f"{LETTER.topic}:{LETTER.partition}", letters[-1]
+    assert await chosen() == letters
+    assert await chosen(f"{where}:1-2") == letters[1:3]
+    assert await chosen(f"{where}:3", f"{where}:0-1") == [*letters[:2], letters[3]]
+    assert await chosen(topic=LETTER.topic) == letters[:4]
+    assert await chosen(organization=crm.OTHER_ORGANIZATION) == [other]
+    assert await chosen(reason=LETTER.reason[2:-2]) == letters
+    assert await chosen(reason="nobody says this") == []
+    for unknown in (f"{where}:4", f"{LETTER.topic}:7:0", "nonsense"):
+        with pytest.raises(Refused, match=f"There is no dead letter {unknown}"):
+            await chosen(f"{where}:0", unknown)
+    with pytest.raises(Refused, match="No dead letter matches"):
+        await dead_letters.matching(projection.store, projection.settings, dead_letters.Filter(reason="nobody"))
 
 
 @pytest.mark.apache

@@ -203,7 +203,6 @@ async def _replay(
                 projection.store,
                 [record for record in batch if wanted(record)],
                 ids(*generations),
-                overwrite_equal=True,
             )
         return await jobs._finish(projection.store, owner, head, held)
 

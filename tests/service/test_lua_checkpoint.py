@@ -13,17 +13,16 @@ from projector.ledger.control import (
     NOTHING_STORED,
     ControlChanged,
     Outcome,
-    Place,
     Position,
     Step,
     Stored,
     WentBack,
-    checkpoint,
 )
 from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.scripts import RewindRow
+from projector.redis.scripts import read_writers
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from projector.upkeep.dead_letters import all_dead_letters
@@ -44,7 +43,6 @@ def step(expected: int, offset: int) -> Step:
 
 
 STORED = Stored(0)
-PLACE = Place(names.CONTROL, names.CONTROL, "", "")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ async def test_a_redis_that_evicts_documents_is_refused(projection: Projection, 
 async def test_no_redis_is_unavailable() -> None:
     store = Store(ProjectorSettings(redis_url="redis://127.0.0.1:1/0"))
     with pytest.raises(Unavailable, match="Redis: "):
-        await store.run([checkpoint(PLACE, {})])
+        await store.run([read_writers(writers=names.WRITERS)])
     with pytest.raises(Unavailable, match="Redis: "):
         await store.memory_ratio()
     await store.close()

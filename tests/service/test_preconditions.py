@@ -4,12 +4,9 @@ Each test holds the late step by construction: a proxy keeps its request, a proc
 """
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from math import inf
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -18,27 +15,29 @@ from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.programs import PROJECTOR
 from devstack.redis_cluster import RedisCluster
 from projector.dead_letter import DeadLetter
-from projector.errors import Unavailable
+from projector.errors import Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
-from projector.ledger.control import ControlRecord
-from projector.ledger.writers import Sessions, Writing
+from projector.ledger.control import ControlRecord, Generation
+from projector.mapping import VERSION
 from projector.rebuild import generations, replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
 from projector.redis.apply import apply
-from projector.redis.scripts import register_writer
-from projector.redis.servers import Cluster
+from projector.redis.scripts import change_control, register_writer
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs
 from schemas import names, resources
 from schemas.control import GenerationId
 from schemas.faults import Fault
-from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, intent_of, open_projection
+from tests.harness.faulty_proxy import Faults
+from tests.harness.generations import generation, ids, numbers
+from tests.harness.leadview import Leadview
+from tests.harness.projection import Projection, behind_proxy, intent_of, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
@@ -52,34 +51,6 @@ def keys_of(client: Any, wanted: GenerationId) -> list[bytes]:
 
 async def fill(projection: Projection, *wanted: GenerationId) -> None:
     await apply(projection.store, [intent_of(record) for record in LEADS], wanted)
-
-
-async def test_a_drop_that_wakes_up_after_redis_was_emptied(redis_server: RedisService, tmp_path: Path) -> None:
-    """The command stands still between its check and its delete. Meanwhile a new lineage begins, whose first generation
-    has the same number."""
-    async with open_projection(redis_server) as projection:
-        client = projection.client
-        control.write(client, live=2, written=(1, 2), previous=1)
-        await fill(projection, *ids(1, 2))
-        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-            proxy.faults = Faults(held=b"UNLINK")
-            environment = os.environ | {"LEADVIEW_REDIS_URL": f"redis://127.0.0.1:{proxy.port}/0"}
-            dropping = await asyncio.create_subprocess_exec(
-                *PROJECTOR, "drop", "1", env=environment, stderr=asyncio.subprocess.PIPE, cwd=Path.cwd()
-            )
-            await eventually(lambda: proxy.holding, "it is about to delete")
-            dropping.send_signal(signal.SIGSTOP)
-            client.flushall()
-            record = await copies.current(projection.store)
-            live = record.state.live
-            assert live.startswith("1."), "the number is used again"
-            await fill(projection, live)
-            before = sorted(keys_of(client, live))
-            proxy.faults = Faults()
-            dropping.send_signal(signal.SIGCONT)
-            await dropping.communicate()
-        assert dropping.returncode == 1, "it says that it was not done"
-        assert sorted(keys_of(client, live)) == before
 
 
 @pytest.fixture
@@ -100,10 +71,8 @@ async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection,
     assert lost
     await fill(alone, lost)
     record = await generations.retire(store, record, lost)
-    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        proxy.faults = Faults(held=b"UNLINK")
-        slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
-        dropping = asyncio.create_task(generations.sweep(Writing(slow, Sessions(slow), "slow"), record, lost))
+    async with behind_proxy(redis_server, b"UNLINK") as (slow, proxy):
+        dropping = asyncio.create_task(generations.sweep(slow, record, lost))
         await eventually(lambda: proxy.holding, "it is about to delete")
         client.restore(names.CONTROL, 0, earlier, replace=True)
         record = await generations.add(store, await copies.current(store))
@@ -114,75 +83,8 @@ async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection,
         before = sorted(keys_of(client, again))
         proxy.faults = Faults()
         await asyncio.gather(dropping, return_exceptions=True)
-        await slow.close()
     assert sorted(keys_of(client, again)) == before
     assert len(keys_of(client, lost)) < len(before), "the delete was executed"
-
-
-class Gated(Store):
-    """A store that stands still before it calls this script, until `go` is set."""
-
-    def __init__(self, settings: ProjectorSettings, script: str) -> None:
-        super().__init__(settings, writer_id="gated")
-        self._script = script
-        self.reached, self.go = asyncio.Event(), asyncio.Event()
-
-    async def run(self, commands: Any, **named: Any) -> list[Any]:
-        if commands and commands[0].script.name == self._script:
-            self.reached.set()
-            await self.go.wait()
-        return await super().run(commands, **named)
-
-
-@pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
-@pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
-async def test_an_emptied_shard_is_never_called_complete(tmp_path: Path, script: str, noticed: bool) -> None:
-    """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is
-    emptied, and what the first one has decided is carried out."""
-    with RedisCluster(tmp_path / "cluster") as cluster:
-        settings = ProjectorSettings(redis_url=cluster.url_of_all)
-        quick, slow = Store(settings), Gated(settings, script)
-        record = await control.complete(quick)
-        client = RedisService("binary", cluster.url).client()
-        for tag in record.copies:
-            client.hset(names.copy(names.CONTROL, tag), names.position(*AT), "100 1 1 -1 -")
-        tag = next(tag for tag in record.copies if tag != names.HOME)
-        shard = cluster.owner(names.tag_slot(tag))
-        cluster.move_slot(names.tag_slot(tag), next(other for other in cluster.primaries if other is not shard))
-        without = await eventually_without(quick, slow)
-
-        sleeping = asyncio.create_task(copies.current(slow))
-        await slow.reached.wait()
-        added = [tag for tag in (await copies.current(quick)).copies if tag not in without.copies]
-        [new] = added
-        with shard.client() as emptied:
-            emptied.flushall()
-        if noticed:
-            await copies.current(quick)
-        slow.go.set()
-        await asyncio.gather(sleeping, return_exceptions=True)
-
-        copy = (await copies.current(quick)).copies[new]
-        assert copy is not None
-        assert (copy.filled, copy.positions) == ((), {})
-        client.close()
-        await quick.close()
-        await slow.close()
-
-
-async def eventually_without(*stores: Store) -> ControlRecord:
-    """Returns the record when all these stores have noticed that a shard has no copy."""
-    async with asyncio.timeout(60):
-        while True:
-            records = []
-            for store in stores:
-                assert isinstance(store._servers, Cluster)
-                store._servers._cluster.outdated.set()
-                records.append(await copies.read(store))
-            if all(record and record.shards_without for record in records):
-                assert records[0]
-                return records[0]
-            await asyncio.sleep(0.05)
 
 
 def go_back(client: Any, offset: int) -> None:
@@ -232,33 +134,31 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
     assert (copy.filled, copy.swept) == ((), ())
 
 
-async def test_a_shard_that_is_emptied_between_replay_and_mark_is_left_to_the_lines(redis_shards: RedisService) -> None:
-    """The replay fills it again up to the targets. That is not all: the lines had applied later records."""
+@pytest.mark.parametrize(
+    ("offset", "is_emptied", "left"),
+    [
+        pytest.param(100, False, 0, id="all was replayed"),
+        pytest.param(99, False, 3, id="Redis has lost a part"),
+        pytest.param(100, True, 1, id="a shard was emptied between the replay and this: the lines fill it"),
+    ],
+)
+async def test_what_a_replay_may_call_complete(
+    redis_shards: RedisService, offset: int, is_emptied: bool, left: int
+) -> None:
+    """The replay fills an emptied shard up to the targets. That is not all: the lines had applied later records."""
     async with open_projection(redis_shards) as projection:
         client, store = projection.client, projection.store
         record = await generations.add(store, await control.complete(store))
         new = record.state.next
         assert new
-        emptied = next(tag for tag in record.copies if tag != names.HOME)
-        client.delete(names.copy(names.CONTROL, emptied))
+        if is_emptied:
+            client.delete(names.copy(names.CONTROL, next(tag for tag in record.copies if tag != names.HOME)))
         record = await copies.current(store)
         for tag in record.copies:
-            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "100 1 1 -1 -")
+            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), f"{offset} 1 1 -1 -")
         await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
         found = (await copies.current(store)).copies
-        assert {tag for tag, copy in found.items() if copy and new in copy.filled} == set(record.copies) - {emptied}
-
-
-async def test_a_replay_that_redis_has_lost_is_not_called_complete(projection: Projection) -> None:
-    store = projection.store
-    record = await generations.add(store, await control.complete(store))
-    new = record.state.next
-    assert new
-    projection.client.hset(names.rebuild(new), names.position(*AT), "99 1 1 -1 -")
-    for tag in record.copies:
-        projection.client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "99 1 1 -1 -")
-    await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
-    assert not (await copies.current(store)).is_complete(new)
+        assert sum(copy is None or new not in copy.filled for copy in found.values()) == left
 
 
 async def test_targets_belong_to_the_record_they_were_measured_under(projection: Projection) -> None:
@@ -339,24 +239,19 @@ async def test_only_a_job_that_is_not_due_is_removed(
     assert ("erase x y" in projection.jobs()) is left
 
 
-async def test_a_job_is_not_removed_after_redis_was_emptied(redis_server: RedisService) -> None:
+async def test_a_job_is_not_removed_after_redis_was_emptied(alone: Projection, redis_server: RedisService) -> None:
     """Its removal is under way when another record begins: the connection is closed, and it is not sent again."""
-    async with open_projection(redis_server) as projection:
-        await control.complete(projection.store)
-        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-            proxy.faults = Faults(held=b"SREM")
-            slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"), writer_id="slow")
-            writing = Writing(slow, Sessions(slow), "slow")
-            removing = asyncio.create_task(jobs._remove(writing, "erase", crm.ORGANIZATION, ["erase x y"]))
-            await eventually(lambda: proxy.holding, "it is about to remove the job")
-            projection.client.flushall()
-            await copies.current(projection.store)
-            await projection.store.add_jobs(["erase x y"])
-            proxy.faults = Faults()
-            with pytest.raises(Unavailable):
-                await removing
-            await slow.close()
-        assert projection.jobs() == {"erase x y"}
+    await control.complete(alone.store)
+    async with behind_proxy(redis_server, b"SREM", writer_id="slow") as (slow, proxy):
+        removing = asyncio.create_task(jobs._remove(slow, "erase", crm.ORGANIZATION, ["erase x y"]))
+        await eventually(lambda: proxy.holding, "it is about to remove the job")
+        alone.client.flushall()
+        await copies.current(alone.store)
+        await alone.store.add_jobs(["erase x y"])
+        proxy.faults = Faults()
+        with pytest.raises(Unavailable):
+            await removing
+    assert alone.jobs() == {"erase x y"}
 
 
 async def test_programs_of_other_layouts_do_not_meet(alone: Projection) -> None:
@@ -382,16 +277,143 @@ async def test_programs_of_other_layouts_do_not_meet(alone: Projection) -> None:
 
 
 @pytest.mark.apache
-def test_a_redis_that_also_holds_another_layout(leadview: Leadview) -> None:
-    """The projector begins beside it, and `status` says so."""
+def test_status_says_that_redis_also_holds_another_layout(leadview: Leadview) -> None:
+    leadview.redis.hset(b"lv:{ledger}:positions", "crm.leads:0", "5 1 1")
     try:
-        leadview.redis.hset(b"lv:{ledger}:positions", "crm.leads:0", "5 1 1")
-        leadview.publish(crm.organization(1))
-        projector = leadview.start("run")
-        leadview.wait_until_served()
-        assert "Redis also holds data of another layout" in projector.log.read_text()
-        done = leadview.run("status")
-        assert done.status == 0, done.output
-        assert "Redis also holds data of layout 1" in done
+        assert "Redis also holds data of layout 1" in leadview.run("status")
     finally:
         leadview.redis.delete(b"lv:{ledger}:positions")
+
+
+# A drop, while Redis loses its state, which must stop it, and while others change the control record.
+LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.LEAD)
+
+
+def _is_dropping(projection: Projection) -> bool:
+    copy = control.read(projection.client)
+    return copy is not None and copy.state.dropping == ids(1)
+
+
+@pytest.mark.parametrize("back", [pytest.param(True, id="went back"), pytest.param(False, id="emptied")])
+async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the drop continued, projectors would write no generation and cover no batch, or served keys would be lost."""
+    monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", inf)
+    async with open_projection(redis_server) as projection:
+        writer = Store(projection.settings, writer_id="slow")  # the drop waits for it before its sweep
+        await writer.info("memory")
+        client = projection.client
+        control.write(client, live=2, written=(1, 2), previous=1)
+        await projection.apply(crm.lead().record(), generations=(1, 2))
+        dropping = asyncio.create_task(generations.drop(projection.writing, 1))
+        await eventually(lambda: _is_dropping(projection), "it is being dropped")
+        client.flushall()
+        if back:
+            control.write(client)
+        await copies.current(projection.store)
+        await projection.apply(crm.lead().record())
+        await writer.close()
+        with pytest.raises(Refused, match="emptied or went back in time"):
+            await dropping
+        copy = control.read(client)
+        assert copy is not None
+        assert numbers(copy.state.written) == [1]
+        assert client.exists(LEAD)
+
+
+async def test_one_generation_is_always_written(projection: Projection) -> None:
+    record = await control.complete(projection.store)
+    with pytest.raises(Refused, match="Generation 1 is live"):
+        await generations.drop(projection.writing, 1)
+    assert (await copies.current(projection.store)).stamp == record.stamp
+
+
+async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> None:
+    """Nothing is left to sweep, but that does not mean that the drop is done."""
+    async with open_projection(redis_server) as projection:
+        record = await control.complete(projection.store)
+        with pytest.raises(Refused, match="emptied or went back"):
+            await generations.sweep(projection.writing, record, generation(1))
+
+
+async def _begin_drop(projection: Projection) -> ControlRecord:
+    """Two keys of generation 1 are left, which is being dropped."""
+    await control.complete(projection.store)
+    await projection.apply(crm.lead().record())
+    return await copies.change(
+        projection.store,
+        await copies.current(projection.store),
+        lambda state: replace(
+            state,
+            live=generation(2),
+            written=ids(2),
+            last=2,
+            dropping=ids(1),
+            generations={generation(2): Generation(VERSION, "2026-01-01T00:00:00Z")},
+        ),
+    )
+
+
+async def test_two_drops_of_one_generation(projection: Projection) -> None:
+    """The slower one finds that the other has finished: Redis was not emptied."""
+    record = await _begin_drop(projection)
+    assert await generations.sweep(projection.writing, record, generation(1)) == 2
+    assert await generations.sweep(projection.writing, record, generation(1)) == 0
+
+
+async def test_the_last_pass_of_a_drop_finds_nothing(redis_server: RedisService) -> None:
+    """A key that comes to stand behind the cursor, as slots that move make it, is found by another pass."""
+    async with open_projection(redis_server) as projection:
+        record = await _begin_drop(projection)
+        async with behind_proxy(redis_server, b"UNLINK") as (slow, proxy):
+            dropping = asyncio.create_task(generations.sweep(slow, record, generation(1)))
+            await eventually(lambda: proxy.holding, "the first keys are about to be deleted")
+            owner = names.organization(crm.OTHER_ORGANIZATION)
+            behind = names.document(resources.LEAD, owner, generation(1), crm.OTHER_LEAD)
+            projection.client.set(behind, b"")
+            proxy.faults = Faults()
+            assert await dropping == 3
+        assert not projection.client.exists(behind)
+
+
+@pytest.mark.parametrize("finished", [pytest.param(True, id="finished"), pytest.param(False, id="changed")])
+async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: RedisService, finished: bool) -> None:
+    """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
+    async with open_projection(redis_server) as projection:
+        record = await _begin_drop(projection)
+        async with behind_proxy(redis_server, change_control.sha) as (slow, proxy):
+            dropping = asyncio.create_task(generations.sweep(slow, record, generation(1)))
+            await eventually(lambda: proxy.holding, "the drop is about to end")
+            if finished:
+                assert await generations.sweep(projection.writing, record, generation(1)) == 0
+            else:
+                now = await copies.current(projection.store)
+                await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
+            proxy.faults = Faults()
+            assert await dropping == 2
+        assert numbers((await copies.current(projection.store)).state.known) == [2]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(change_control.sha, id="the first change: the comparison is noted"),
+        pytest.param(b'"previous":"1', id="the second change: the generation is promoted"),
+    ],
+)
+async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService, held: bytes) -> None:
+    """The generations were compared, which may have taken an hour: the promotion is not refused."""
+    async with open_projection(redis_server) as projection:
+        control.write(projection.client, written=(1, 2), dropping=(3,))
+        async with behind_proxy(redis_server, held) as (slow, proxy):
+            promoting = asyncio.create_task(generations.verify_and_promote(slow.store, generations.Criteria()))
+            await eventually(lambda: proxy.holding, "it is about to change the record")
+            await generations.sweep(projection.writing, await copies.current(projection.store), generation(3))
+            proxy.faults = Faults()
+            promoted = await promoting
+        assert promoted.flip == generations.Flip(1, 2)
+        state = (await copies.current(projection.store)).state
+        assert (state.live, bool(state.generations[generation(2)].verified_at), state.known) == (
+            generation(2),
+            True,
+            {*ids(1, 2)},
+        )

@@ -47,7 +47,7 @@ class World:
 
     async def replay(self, *records: Record) -> None:
         """Apply these records as the replay of a recreated organization does."""
-        await reapply.write(self.store, list(records), ids(1), overwrite_equal=True)
+        await reapply.write(self.store, list(records), ids(1))
 
     async def finish(self) -> None:
         """End the replay."""

@@ -4,29 +4,29 @@ A slot moves without the copy of the control record that speaks for it. The test
 projector runs, and they write what one would write, or it is paused.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devstack.redis_cluster import RedisCluster
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from projector.ledger import copies
+from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
-from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.api_keys import mint, organization_tag
 from schemas.control import FILLED, SLOTS, STAMP, parse_slots
-from schemas.settings import ApiSettings, ProjectorSettings
+from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, patient, running_api
-from tests.harness.leadview import Leadview
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka, client_of, not_available
+from tests.harness.services import client_of
 from tests.harness.waiting import eventually, wait_until
 
 HOME = names.tag_slot(names.HOME)
 KEY = mint(crm.ORGANIZATION)
-ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
 SERVED, NOT_BELIEVED, UNKNOWN = 404, 503, 401
 """What is answered for a lead that does not exist: of a known organization, while it is not known, and of another."""
 
@@ -267,51 +267,56 @@ def test_an_api_that_starts_while_a_shard_is_filled_serves_the_others(
         assert [shard.status(api) for shard in (home, other, unfilled)] == [SERVED, SERVED, NOT_BELIEVED]
 
 
-@pytest.mark.apache
-@pytest.mark.parametrize("lost", [True, False], ids=["its server is lost for good", "its server is emptied"])
-async def test_what_is_answered_until_the_slots_are_filled(
-    kafka: Kafka, topic_prefix: str, tmp_path: Path, lost: bool
+class Gated(Store):
+    """A store that stands still before it calls this script, until `go` is set."""
+
+    def __init__(self, settings: ProjectorSettings, script: str) -> None:
+        super().__init__(settings, writer_id="gated")
+        self._script = script
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def run(self, commands: Any, **named: Any) -> list[Any]:
+        if commands and commands[0].script.name == self._script:
+            self.reached.set()
+            await self.go.wait()
+        return await super().run(commands, **named)
+
+
+@pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
+@pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
+async def test_an_emptied_shard_is_never_called_complete(
+    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move, script: str, noticed: bool
 ) -> None:
-    """An organization's slot is given to a shard that is complete, and the copy that knows better is elsewhere."""
-    try:
-        own = RedisCluster(tmp_path / "cluster", options=["--cluster-require-full-coverage", "no"])
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with own as cluster, Leadview(kafka, topic_prefix, cluster, tmp_path) as leadview:
-        leadview.settings = {"redis_url": cluster.url_of_all}
-        leadview.topics.create()
-        leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(KEY)), crm.contact(1), crm.lead(1))
-        projector = leadview.start("run")
-        leadview.wait_until_served()
-        owner = cluster.owner(ORGANIZATION)
-        first, second = (primary for primary in cluster.primaries if primary is not owner)
-        settings = ApiSettings(redis_url=cluster.url_of_all, api_redis_timeout=1.0)
-        with running_api(settings) as api:
+    """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is
+    emptied, and what the first one has decided is carried out."""
+    _, without, other = shards
+    with client_of(cluster.url) as client:
+        for shard in shards:
+            client.hset(shard.copy, "crm.leads:0", "100 1 1 -1 -")
+    slow = Gated(ProjectorSettings(redis_url=cluster.url), script)
+    before = (await copies.current(store)).copies
+    move(names.tag_slot(without.tag), other.server)
+    for each in (store, slow):
+        await eventually(lambda each=each: is_without_copy(each), "it knows that a shard has no copy")  # type: ignore[misc]
+    sleeping = asyncio.create_task(copies.current(slow))
+    await slow.reached.wait()
+    [new] = (await copies.current(store)).copies.keys() - before.keys()
+    without.empty()
+    if noticed:
+        await copies.current(store)
+    slow.go.set()
+    await asyncio.gather(sleeping, return_exceptions=True)
+    copy = (await copies.current(store)).copies[new]
+    assert copy is not None
+    assert (copy.filled, copy.positions) == ((), {})
+    await slow.close()
 
-            def status() -> int:
-                return api.get(LEADS + crm.LEAD, key=KEY).status
 
-            assert status() == 200
-            wait_until(lambda: ORGANIZATION in set().union(*home_slots(cluster).values()), "the record has the slots")
-            projector.pause()
-            if lost:
-                cluster.lose(cluster.primaries.index(owner), second)
-            else:
-                with owner.client() as client:
-                    client.flushall()
-            cluster.move_slot(ORGANIZATION, first)
-            for _ in range(20):
-                assert status() == 503
-            projector.resume()
-
-            seen: list[int] = []
-
-            def is_served() -> bool:
-                seen.append(status())
-                return seen[-1] == 200
-
-            wait_until(is_served, "it is served again")
-            assert set(seen) <= {200, 503}
+async def is_without_copy(store: Store) -> bool:
+    assert isinstance(store._servers, Cluster)
+    store._servers._cluster.outdated.set()
+    record = await copies.read(store)
+    return bool(record and record.shards_without)
 
 
 async def record_follows(store: Store, slot: int, *tags: bytes) -> None:
@@ -336,15 +341,10 @@ def stamp_of(cluster: RedisCluster) -> bytes:
         return stamp
 
 
-async def test_the_slots_are_read_and_formatted_once_for_each_map(cluster: RedisCluster) -> None:
+async def test_the_slots_are_read_and_formatted_once_for_each_map(store: Store) -> None:
     """That takes more than a millisecond, and every projector looks at the record all the time."""
-    store = Store(ProjectorSettings(redis_url=cluster.url))
-    try:
-        first = await copies.current(store)
-        again = await copies.current(store)
-        assert all(again.served[tag] is slots for tag, slots in first.served.items())
-        assert first.served
-        assert first.slots() is again.slots()
-        assert first.slots() == first.state.slots
-    finally:
-        await store.close()
+    first, again = await copies.current(store), await copies.current(store)
+    assert all(again.served[tag] is slots for tag, slots in first.served.items())
+    assert first.served
+    assert first.slots() is again.slots()
+    assert first.slots() == first.state.slots

@@ -1,12 +1,11 @@
-"""Dead letters: which are read from Kafka in one read when they are redriven, and which are not needed any more.
+"""Dead letters: what they hold, which are read together when they are redriven, and when nobody needs them."""
 
-Those are not needed whose entity has a newer event that was applied.
-"""
-
+import msgspec
 import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.upkeep.dead_letters import _MAX_GAP, _neighbours, is_superseded
+from schemas import resources
 from schemas.faults import Fault
 from schemas.layouts import Head
 from tests.harness import crm
@@ -55,6 +54,28 @@ def test_the_organization_of_a_dead_letter(key: str, organization: str | None, a
 def test_partitions_are_read_one_after_the_other() -> None:
     found = _neighbours(letters(("contacts", 0, 1), ("contacts", 1, 2), ("leads", 1, 3)))
     assert [[letter.offset for letter in group] for group in found] == [[1], [2], [3]]
+
+
+def test_a_dead_letter_holds_no_payload() -> None:
+    record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
+    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
+    assert (letter.topic, letter.partition, letter.offset) == ("crm.contacts", 1, 5)
+    assert letter.key == f"{crm.ORGANIZATION}:{crm.CONTACT}"
+    assert "Zaphod" not in str(letter)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        pytest.param(None, "", id="no key"),
+        pytest.param(b"\xff\x00", "\\xff\x00", id="a key that is not UTF-8"),
+    ],
+)
+def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
+    record = msgspec.structs.replace(crm.tombstone(resources.LEAD).record(), key=key)
+    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
+    assert letter.key == shown
+    assert msgspec.json.decode(msgspec.json.encode(letter), type=DeadLetter) == letter
 
 
 @pytest.mark.parametrize(

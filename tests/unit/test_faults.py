@@ -271,3 +271,18 @@ def test_every_field_has_words_for_what_is_expected(kind: resources.Kind) -> Non
         fault = fault_of(f"Object missing required field `{field.name}` - at `$.data`", kind, binary=False)
         assert fault.expected
         assert words.fault(fault).startswith(f"`$.data.{field.name}` is missing: ")
+
+
+@pytest.mark.parametrize(
+    ("called", "command"),
+    [
+        pytest.param("/opt/leadview/bin/leadview", "leadview run", id="installed"),
+        pytest.param("/app/leadview/__main__.py", "python -m leadview run", id="in a checkout"),
+        pytest.param("/app/projector/__main__.py", "python -m projector run", id="the projector"),
+        pytest.param("/app/api/__main__.py", "python -m projector run", id="the API, which has no such commands"),
+        pytest.param("", "python -m projector run", id="not known"),
+    ],
+)
+def test_a_command_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, command: str) -> None:
+    monkeypatch.setattr("sys.argv", [called, "status"])
+    assert words.as_called("run") == command

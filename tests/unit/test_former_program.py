@@ -21,26 +21,6 @@ HEARTBEAT = (
 FAULT = Fault("missing", "$.data.stage")
 
 
-class FormerDeadLetter(msgspec.Struct):
-    """What the former program decodes, with what it requires."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: str
-    reason: str
-    time: int
-
-
-class FormerHeartbeat(msgspec.Struct):
-    """Likewise."""
-
-    role: str
-    lines: dict[str, str] = {}
-    problems: list[str] = []
-    kinds: list[str] = []
-
-
 def test_a_dead_letter_of_the_former_program_keeps_its_words() -> None:
     letter = msgspec.json.decode(LETTER, type=DeadLetter)
     assert (letter.reason, letter.fault) == ("`$.data.stage` is missing", None)
@@ -50,7 +30,11 @@ def test_a_dead_letter_of_the_former_program_keeps_its_words() -> None:
 def test_a_dead_letter_is_stored_without_words_and_read_with_them() -> None:
     letter = DeadLetter("crm.leads", 0, 7, "k", "", 1, fault=FAULT)
     assert words.fault(FAULT).encode() not in letter.stored
-    assert msgspec.json.decode(letter.stored, type=FormerDeadLetter).reason == ""
+    stored = msgspec.json.decode(letter.stored)
+    assert stored.keys() >= {"topic", "partition", "offset", "key", "reason", "time"}, (
+        "the former program requires them"
+    )
+    assert stored["reason"] == ""
     assert msgspec.json.decode(letter.stored, type=DeadLetter) == letter
     assert letter.reason == "`$.data.stage` is missing"
 
@@ -72,6 +56,6 @@ def test_a_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:
     }
     states = {line: trouble.state for line, trouble in troubles.items()}
     stored = msgspec.json.encode(Heartbeat("run", 3, "1.0.a", lines=states, troubles=troubles))
-    assert msgspec.json.decode(stored, type=FormerHeartbeat).lines == states
+    assert msgspec.json.decode(stored)["lines"] == states, "the former program reads texts"
     read = msgspec.json.decode(stored, type=Heartbeat)
     assert {line: read.trouble(line) for line in states} == troubles

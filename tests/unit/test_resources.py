@@ -17,7 +17,7 @@ from projector import mapping
 from projector.change import read
 from projector.intent import PutDocument, PutLead
 from schemas import documents, events, layouts
-from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
+from schemas.resources import BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
 from tests.harness.expected import documents_of
 
@@ -103,18 +103,6 @@ def test_every_entity_and_every_document_has_a_row() -> None:
     assert found - {resource.document.__name__ for resource in RESOURCES} == set(), "add a row to schemas/resources.py"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=of_kind)
-def test_every_event_is_described(kind: Kind) -> None:
-    """In its JSON Schema, for producers."""
-    assert kind.event.__doc__, f"give {kind.event.__name__} in schemas/events.py a docstring"
-
-
-def test_people_read_leads_first() -> None:
-    """The order of the specification, in the OpenAPI document and on the command line."""
-    assert AS_SPECIFIED[:2] == (LEAD, CONTACT)
-    assert set(AS_SPECIFIED) == set(RESOURCES)
-
-
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
 def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
@@ -170,21 +158,6 @@ def test_ids_come_first_in_a_document(resource: Resource) -> None:
 
 def test_the_contact_of_a_lead_has_its_place() -> None:
     assert LEAD.document.__struct_fields__[2] == "contact_id"
-
-
-@pytest.mark.parametrize(
-    ("contact", "summary"),
-    [
-        pytest.param(
-            ("id", "organization_id", "name", "x"), ("id", "name", "email"), id="a field of the summary is missing"
-        ),
-        pytest.param(("id", "organization_id", "email", "name", "x"), ("id", "name", "email"), id="another order"),
-        pytest.param(("id", "organization_id", "name"), ("id", "name"), id="nothing after them"),
-    ],
-)
-def test_a_summary_that_cannot_be_cut_out_is_a_clear_error(contact: tuple[str, ...], summary: tuple[str, ...]) -> None:
-    with pytest.raises(TypeError, match="must begin with the fields id, organization_id, name"):
-        mapping._field_after_summary(contact, summary)
 
 
 def test_the_summary_is_a_part_of_the_contact() -> None:

@@ -1,4 +1,4 @@
-"""Which generation is the next one, which may be promoted or dropped, and the states that `status` shows."""
+"""The control record without Redis: which generation is next, promoted or dropped, what has changed, and positions."""
 
 from typing import Any
 
@@ -7,7 +7,18 @@ import pytest
 
 from projector.commands.status import _generations
 from projector.errors import Refused
-from projector.ledger.control import ControlRecord, Copy, Generation, State
+from projector.ledger.control import (
+    ControlChanged,
+    ControlRecord,
+    Copy,
+    Generation,
+    Position,
+    State,
+    Stored,
+    WentBack,
+    difference,
+    outcome,
+)
 from projector.rebuild import generations
 from schemas.control import (
     GenerationId,
@@ -187,3 +198,73 @@ def test_a_slot_that_has_moved(filled: tuple[int, ...], moved_to: str) -> None:
     state = msgspec.structs.replace(before.state, slots="ledger:5-7", copies=("b", "ledger"))
     served = {b"ledger": frozenset({5, 6}), b"b": frozenset({7})}
     assert msgspec.structs.replace(before, state=state, copies=copies, served=served).slots() == moved_to
+
+
+CHANGED = "the control record has changed"
+TWO = State(generation(1), ids(1), {}, ("1", "ledger"))
+
+
+def of_two(stamp: Stamp, *incarnations: str) -> ControlRecord:
+    """A record with two copies, which have these incarnations."""
+    tags = zip((b"1", b"ledger"), incarnations, strict=True)
+    return ControlRecord(stamp, TWO, {tag: Copy(stamp, TWO, each, (), ids(1), (), {}) for tag, each in tags})
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        pytest.param(of_two(STAMP, "a", "b"), None, id="nothing"),
+        pytest.param(of_two(STAMP.next(), "a", "b"), (CHANGED, False), id="a command"),
+        pytest.param(of_two(Stamp.first(), "c", "d"), ("Redis was emptied", True), id="emptied"),
+        pytest.param(of_two(STAMP.next(), "c", "d"), ("Redis was emptied", True), id="every shard was emptied"),
+        pytest.param(
+            of_two(STAMP.next(), "a", "d"), ("1 of the 2 parts (shards) of Redis were emptied", True), id="a shard"
+        ),
+    ],
+)
+def test_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | None) -> None:
+    """The log says that Redis was emptied only if it was."""
+    assert difference(of_two(STAMP, "a", "b"), after) == expected
+
+
+def test_a_copy_that_moved_was_not_emptied() -> None:
+    before, stamp = of_two(STAMP, "a", "b"), STAMP.next()
+    state = msgspec.structs.replace(TWO, copies=("2", "ledger"))
+    copies = {b"2": Copy(stamp, state, "c", (), ids(1), (), {}), b"ledger": before.present[1]}
+    assert difference(before, ControlRecord(stamp, state, copies)) == (CHANGED, False)
+
+
+POSITION = Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg")
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        pytest.param(POSITION, id="all is known"),
+        pytest.param(Position(7, 0, 9), id="the brokers say neither epoch nor id"),
+        pytest.param(Position(2**46, 0, 9, 0, "a-_b"), id="the first epoch"),
+    ],
+)
+def test_the_text_of_a_position(position: Position) -> None:
+    text = position.format()
+    assert Position.parse(text) == position
+    assert int(text.split()[0]) == position.offset, "scripts compare the number with which it begins"
+
+
+@pytest.mark.parametrize("text", [b"7 0 9", b"", b"7 0 9 4 id more", b"7 0 9 four id", b"7  9 4 id"])
+def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"layout|invalid literal"):
+        Position.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        pytest.param(0, Stored(0), id="stored, no dead letter waits"),
+        pytest.param(4, Stored(4), id="stored, four dead letters wait"),
+        pytest.param([b"stamp"], ControlChanged(), id="the control record has changed"),
+        pytest.param([b"crm.leads:3"], WentBack(["crm.leads:3"]), id="a position is lower than expected"),
+    ],
+)
+def test_answers_of_the_script(reply: object, expected: object) -> None:
+    assert outcome(reply) == expected

@@ -1,6 +1,6 @@
-"""Jobs: their locks, what an erasure leaves, and what remains to be done if a projector dies at any moment.
+"""The work of a projector beside its lines: jobs, their locks, what an erasure leaves, and when a shard is served.
 
-Each moment is held by a proxy in front of Redis, which holds back a request.
+Each moment of a job is held by a proxy in front of Redis, which holds back a request.
 """
 
 import asyncio
@@ -14,17 +14,23 @@ import pytest
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
+from projector.ledger import copies
 from projector.ledger.writers import Sessions, Writing
 from projector.line.line import erase_late, without_deleted
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs
+from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
+from schemas.settings import ProjectorSettings, load
+from tests.harness import control, crm, stored
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation, ids
+from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of, open_projection
 from tests.harness.services import RedisService
@@ -60,7 +66,7 @@ class World:
         self.projection = projection
         self.client = projection.client
         self.proxy = proxy
-        self.settings = ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        self.settings = ProjectorSettings(redis_url=proxy.url)
         self.store = Stubborn(self.settings)
         self.writing = Writing(self.store, Sessions(self.store), "test")
 
@@ -132,23 +138,16 @@ async def test_a_job_that_becomes_due_while_another_ends_is_not_lost(world: Worl
     assert world.client.getrange(OWNER, 22, 22) == b"-"
 
 
-async def test_a_lock_whose_holder_is_gone_expires_soon(world: World) -> None:
-    """The holder died, or the lock was restored with an old state of Redis after it had been released."""
+async def test_a_lock_is_held_for_as_long_as_the_work_takes(world: World) -> None:
+    """It would expire soon if its holder died, or if it were restored with an old state of Redis."""
     await world.deleted_organization()
     running = await world.run_until(holding=LEAD)
     assert 0 < world.client.ttl(LOCK) <= 10
-    world.hold(None)
-    await running
-    assert not world.client.exists(LOCK)
-
-
-async def test_a_lock_is_held_for_as_long_as_the_work_takes(world: World) -> None:
-    await world.deleted_organization()
-    running = await world.run_until(holding=LEAD)
     world.client.expire(LOCK, 3600)  # so that it is still there when it is renewed, however late that is
     await eventually(lambda: 0 < world.client.ttl(LOCK) <= 10, "it is renewed")
     world.hold(None)
     await running
+    assert not world.client.exists(LOCK)
 
 
 async def test_a_job_that_another_projector_runs_is_left_to_it(world: World) -> None:
@@ -159,17 +158,10 @@ async def test_a_job_that_another_projector_runs_is_left_to_it(world: World) -> 
     assert world.projection.jobs_due() == {ERASE}
 
 
-async def test_a_lock_that_was_lost_is_not_taken_from_its_next_holder(world: World) -> None:
-    """The projector was suspended for so long that the lock expired, and another one took it."""
-    await world.deleted_organization()
-    running = await world.run_until(holding=LEAD)
-    world.client.set(LOCK, ANOTHER, ex=3600)
-    world.hold(None)
-    await running
-    assert world.client.get(LOCK) == ANOTHER
-
-
-async def test_a_lock_that_was_lost_is_not_renewed(world: World) -> None:
+async def test_a_lock_that_was_lost_is_left_to_its_next_holder(world: World) -> None:
+    """The projector was suspended for so long that the lock expired, and another one took it: it is neither renewed nor
+    released.
+    """
     await world.deleted_organization()
     running = await world.run_until(holding=LEAD)
     world.hold(names.PREFIX)  # all requests from now on: the next one renews the lock
@@ -177,6 +169,7 @@ async def test_a_lock_that_was_lost_is_not_renewed(world: World) -> None:
     world.client.set(LOCK, ANOTHER, ex=3600)
     world.hold(None)
     await running
+    assert world.client.get(LOCK) == ANOTHER
     assert world.client.ttl(LOCK) > 10
 
 
@@ -257,16 +250,6 @@ async def test_a_dead_letter_that_is_stored_after_the_erasure_is_erased(projecti
     assert projection.jobs() == set()
 
 
-async def test_a_redrive_does_not_bring_a_dropped_dead_letter_back(projection: Projection) -> None:
-    """Its record is still bad, and the dead letter was erased while the record was read."""
-    await dead_letters.park(projection.store, [letter("a", 1)])
-    await dead_letters.replace(projection.store, [letter("a", 1)])
-    assert keys_of_letters(projection) == {"a"}
-    await dead_letters.delete(projection.store, [letter("a", 1)])
-    await dead_letters.replace(projection.store, [letter("a", 1)])
-    assert keys_of_letters(projection) == set()
-
-
 async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
     """As versions before this one stored it."""
     await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
@@ -278,7 +261,128 @@ async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
     assert projection.jobs() == set()
 
 
-async def test_a_script_of_a_lock_says_whether_it_was_ours(projection: Projection) -> None:
-    projection.client.set(LOCK, "ours")
-    commands = [expire_lock(lock=LOCK, holder=holder, seconds=0) for holder in (b"theirs", b"ours", b"ours")]
-    assert await projection.store.run(commands) == [0, 1, 0]
+class Kept:
+    """A keeper whose turns the test starts, on a Leadview without lines: the test stores the positions."""
+
+    def __init__(self, leadview: Leadview, store: Store, settings: ProjectorSettings) -> None:
+        self.leadview = leadview
+        self.store = store
+        self.settings = settings
+        self.redis: Any = leadview.redis
+        self.writing = Writing(store, Sessions(store), "test")
+        self.turn = Keeper(settings, self.writing)._turn
+
+    def apply_all(self) -> None:
+        """Store the positions of lines that have applied everything that is published."""
+        for partition, end in self.leadview.topics.end_offsets.items():
+            self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0 -1 -")
+
+
+@pytest.fixture
+async def kept(leadview: Leadview) -> AsyncIterator[Kept]:
+    settings = load(ProjectorSettings, leadview.environment())
+    store = Store(settings)
+    try:
+        yield Kept(leadview, store, settings)
+    finally:
+        await store.close()
+
+
+@pytest.mark.apache
+async def test_the_first_generation_is_served_when_all_is_applied(kept: Kept) -> None:
+    kept.leadview.publish(crm.lead(1))
+    await kept.turn()
+    assert not kept.leadview.is_served()
+    kept.apply_all()
+    await kept.turn()
+    assert kept.leadview.is_served()
+
+
+@pytest.mark.apache
+async def test_end_offsets_are_read_again_if_another_projector_was_first(kept: Kept) -> None:
+    """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
+    kept.leadview.publish(crm.lead(1))
+    await kept.turn()
+    kept.redis.flushall()
+    await copies.current(kept.store)
+    kept.apply_all()
+    kept.leadview.publish(crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1))
+    await kept.turn()
+    assert not kept.leadview.is_served(), "the API would return 404 for a lead that exists"
+
+
+@pytest.mark.apache
+async def test_a_drop_whose_command_died_is_finished(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("projector.upkeep.keeper._SWEEP_SECONDS", 0.0)
+    control.write(kept.redis, live=2, written=(2,), dropping=(1,))
+    left = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
+    kept.redis.set(left, b"")
+    await kept.turn()
+    assert kept.redis.exists(left), "its command may still be at work"
+    await kept.turn()
+    assert not kept.redis.exists(left)
+    assert kept.leadview.state().known == {*ids(2)}
+
+
+@pytest.mark.apache
+async def test_a_shard_is_complete_while_an_organization_is_still_replayed(kept: Kept) -> None:
+    """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
+    kept.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
+    await copies.current(kept.store)
+    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await apply(kept.store, [intent_of(crm.organization(2).record(1))], ids(1))
+    assert kept.redis.smembers(names.JOBS)
+    kept.apply_all()
+    await kept.turn()
+    assert kept.leadview.is_served()
+    assert (await jobs._head(kept.store, OWNER))[1] == b"R", "it is due to be replayed"
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        pytest.param(
+            names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT),
+            id="a contact, and with it the index of its first lead",
+        ),
+        pytest.param(names.contact_leads(OWNER, generation(1), crm.CONTACT), id="the index of its other leads"),
+        pytest.param(names.document(resources.LEAD, OWNER, generation(1), crm.LEAD), id="a lead"),
+        pytest.param(names.api_key(OWNER, crm.key_hash(1)), id="what an API key is looked up by"),
+        pytest.param(names.api_key_entity(OWNER, crm.API_KEY), id="an API key"),
+    ],
+)
+async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dropped: bytes) -> None:
+    """The organization is recreated when the first batch of its keys is gone: the keys that are left show the same
+    events as the records that are read again."""
+    messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
+    await control.complete(kept.store)
+    kept.leadview.publish_all(messages)
+    intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
+    await apply(kept.store, [intent_of(crm.organization(1).record(0)), *intents], ids(1))
+    before = stored.values(kept.redis)
+    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], ids(1))
+    assert await jobs._drop(kept.store, OWNER, [dropped]) > 0
+    await apply(kept.store, [intent_of(crm.organization(3).record(2))], ids(1))
+    await jobs.run_all(kept.writing, kept.settings)
+    stored.assert_consistent(kept.redis)
+    assert stored.documents(kept.redis).keys() == before.keys()
+    assert kept.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
+    await apply(kept.store, [intent_of(crm.contact(2, first_name="Grace").record(9))], ids(1))
+    stored.assert_consistent(kept.redis)
+
+
+@pytest.mark.apache
+async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Kept) -> None:
+    """Its dead letters were erased with it."""
+    bad = msgspec.structs.replace(crm.lead(1), value=b"{")
+    others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
+    [record] = [record for record in kept.leadview.publish(bad, others) if record.key == bad.key]
+    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await jobs.run_all(kept.writing, kept.settings)
+    await apply(kept.store, [intent_of(crm.organization(2).record(1))], ids(1))
+    await jobs.run_all(kept.writing, kept.settings)
+    field = names.dead_letter(record.topic, record.partition, record.offset)
+    assert list(kept.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]
+    assert kept.redis.getrange(OWNER, 0, 0) == b"L"
+    assert kept.redis.getrange(OWNER, 22, 22) == b"-"

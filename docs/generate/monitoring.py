@@ -12,9 +12,9 @@ from pathlib import Path
 from textwrap import indent
 
 import msgspec
-import orjson
 
 from docs.generate.dashboard import dashboard
+from docs.generate.tables import pretty
 from schemas.resources import RESOURCES
 
 _TEMPLATE = Path(__file__).with_name("rules.yaml")
@@ -115,8 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     (given.folder / "rules.yaml").write_text(rules(options), "utf-8")
     (given.folder / "prometheus-rule.yaml").write_text(prometheus_rule(options), "utf-8")
-    shown = orjson.dumps(dashboard(options.labels), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    (given.folder / "dashboard.json").write_bytes(shown)
+    (given.folder / "dashboard.json").write_text(pretty(dashboard(options.labels)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ run: .venv/run.stamp
 
 # For each edit: the tests that need no server and no other program, in seconds.
 unit: .venv/dev.stamp
-	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" -p no:schemathesis --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" --numprocesses 2 --dist loadfile $(ARGS)
 
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.

@@ -8,6 +8,7 @@ import orjson
 from msgspec.structs import replace
 
 from docs.generate.json_schema import components, data_of, descriptions, event_types, examples
+from docs.generate.tables import table
 from schemas import events, words
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
@@ -56,13 +57,12 @@ def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
 
 
 def _topics() -> str:
-    prefix = ProjectorSettings().topic_prefix
-    rows = ["| topic | message key | types |", "|---|---|---|"]
+    prefix, rows = ProjectorSettings().topic_prefix, []
     for kind in KINDS:
         key = "<organization_id>" if kind is ORGANIZATION else f"<organization_id>:<{kind.noun}_id>"
         types = ", ".join(f"`{event_type(kind, verb)}`" for verb in ("changed", "deleted"))
-        rows.append(f"| `{prefix}{kind.topic}` | `{key}` | {types} |")
-    return "\n".join(rows)
+        rows.append((f"`{prefix}{kind.topic}`", f"`{key}`", types))
+    return table(("topic", "message key", "types"), rows)
 
 
 def _section(kind: Kind) -> Iterator[str]:
@@ -84,9 +84,8 @@ def _section(kind: Kind) -> Iterator[str]:
 def _examples(type_: str) -> Iterator[str]:
     yield "\nA good event:\n\n```json"
     yield _pretty(examples()[type_])
-    yield "```\n\n| bad, because | reason of the dead letter |\n|---|---|"
-    for bad in bad_examples(type_):
-        yield f"| {bad.fault} | {bad.reason} |"
+    yield "```\n"
+    yield table(("bad, because", "reason of the dead letter"), ((bad.fault, bad.reason) for bad in bad_examples(type_)))
     yield ""
 
 
@@ -110,12 +109,12 @@ def _with_inner(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
 
 def _fields(struct: type[msgspec.Struct]) -> str:
     schema = components([struct], "{name}")[1][struct.__name__]
-    texts = descriptions(struct)
-    rows = ["| field | type | required | meaning |", "|---|---|---|---|"]
-    for name, field in schema["properties"].items():
-        required = "yes" if name in schema.get("required", ()) else ""
-        rows.append(f"| `{name}` | {_type(field)} | {required} | {texts[name]} |")
-    return "\n".join(rows)
+    texts, required = descriptions(struct), schema.get("required", ())
+    rows = (
+        (f"`{name}`", _type(field), "yes" if name in required else "", texts[name])
+        for name, field in schema["properties"].items()
+    )
+    return table(("field", "type", "required", "meaning"), rows)
 
 
 _WORDS: tuple[tuple[Json, str], ...] = (

@@ -53,7 +53,7 @@ def test_the_examples_are_served(api: ApiServer, caller: Caller) -> None:
 @pytest.mark.parametrize("with_key", [pytest.param(True, id="with a key"), pytest.param(False, id="without")])
 def test_schemathesis_finds_no_failure(api: ApiServer, caller: Caller, *, with_key: bool) -> None:
     url = f"http://127.0.0.1:{api.port}/api/v1/ext/openapi.json"
-    command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", "all", "--max-examples", "30"]
+    command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", "all", "--max-examples", "15"]
     command += ["--seed", "1", "--continue-on-failure", "--no-color"]
     if with_key:
         command += ["--header", f"Authorization: {caller.authorization}"]

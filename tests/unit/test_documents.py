@@ -212,8 +212,11 @@ def test_a_wrong_command_is_found(command: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_command_is_parsed_run_and_listed() -> None:
-    commands = choices(parser_of("leadview")).keys()
+    parsers = choices(parser_of("leadview"))
+    commands = parsers.keys()
     assert _COMMANDS.keys() | EARLY == commands, "_COMMANDS in projector/__main__.py, and parser_of"
+    for name, parser in parsers.items():
+        assert parser.format_help().startswith(f"usage: leadview {name}")
     runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
     table = runbook.partition("| for operators | what it does |")[2].partition("\n\n")[0]
     listed = {name for name in commands if re.search(rf"projector {name}\b|`{name}[ `]", table)}

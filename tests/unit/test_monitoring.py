@@ -382,7 +382,7 @@ def test_promtool_agrees_with_the_configuration_and_its_rules() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         not_available("promtool is not installed: on Debian it is in the package prometheus")
-    command = [promtool, "check", "config", RULES.with_name("prometheus.yaml")]
+    command = [promtool, "check", "config", str(RULES.with_name("prometheus.yaml"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

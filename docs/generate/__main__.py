@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import orjson
 
 from docs.generate import asyncapi, events_page, key_vectors, monitoring, preconditions, tables, troubles
 from docs.generate.dashboard import dashboard
 from docs.generate.json_schema import event_schemas
 from docs.generate.openapi import document
+from docs.generate.tables import pretty
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +36,7 @@ def files(root: Path) -> dict[Path, str]:
         docs / "production.md": {"topics": tables.sentence_of_topics()},
         docs / "settings.md": tables.of_settings(),
         docs / "generate" / "reference" / "pages" / "index.md": {"lead": tables.lead()},
+        root / "compose.yaml": {"topics": tables.loop_over_topics()},
         deploy / "kubernetes" / "strimzi" / "topics.yaml": {"topics": tables.strimzi_topics()},
         deploy / "kubernetes" / "strimzi" / "user.yaml": {"topics": tables.strimzi_rights()},
     }
@@ -47,17 +48,12 @@ def files(root: Path) -> dict[Path, str]:
     return texts | {path: _with_parts(path.read_text("utf-8"), named) for path, named in parts.items()}
 
 
-def pretty(value: Any) -> str:
-    """Returns JSON with a line for each field."""
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
-
-
 def _with_parts(page: str, texts: dict[str, str]) -> str:
     """Returns `page` with the lines between those of `<!-- name -->` and `<!-- /name -->` replaced by the text of that
     name. In YAML the two are comments.
     """
     for name, text in texts.items():
-        found = re.search(rf"<!-- {name} -->\n(.*?)[^\n]*<!-- /{name} -->", page, re.DOTALL)
+        found = re.search(rf"<!-- {name} -->[^\n]*\n(.*?)[^\n]*<!-- /{name} -->", page, re.DOTALL)
         if found is None:
             raise ValueError(f"a page has lost its lines `<!-- {name} -->` and `<!-- /{name} -->`")
         page = f"{page[: found.start(1)]}{text}\n{page[found.end(1) :]}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.generate.json_schema import components, data_of, examples
+from docs.generate.tables import all_resources
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.limits import MAX_KEY_BYTES
 from schemas.resources import KINDS, ORGANIZATION, Kind
@@ -18,7 +19,7 @@ _BINDING = "0.5.0"
 _STRUCTURED, _BINARY = "application/cloudevents+json", "application/json"
 _ABOUT = (
     "The core product publishes the whole state of each entity whenever it changes. Leadview applies these events, and "
-    "serves leads and contacts as JSON over HTTPS.\n\nEvents are CloudEvents 1.0, in structured or binary mode. "
+    f"serves {all_resources()} as JSON over HTTPS.\n\nEvents are CloudEvents 1.0, in structured or binary mode. "
     "Unknown fields are ignored. Optional fields may be absent or null. A record that breaks this contract becomes a "
     "dead letter: it blocks nothing, and the document keeps its last good state. docs/events.md says more."
 )

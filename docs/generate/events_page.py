@@ -1,6 +1,6 @@
 """The generated parts of docs/events.md: the fields of each event, a good example, and bad ones with their reasons."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -8,6 +8,7 @@ import orjson
 from msgspec.structs import replace
 
 from docs.generate.json_schema import components, data_of, descriptions, event_types, examples
+from docs.generate.tables import table
 from schemas import events, words
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
@@ -30,7 +31,8 @@ class Bad(NamedTuple):
 
 def parts() -> dict[str, str]:
     """Returns the generated parts of the page, in Markdown, by the names of their places."""
-    return {"topics": _topics(), "events": "\n".join(line for kind in KINDS for line in _section(kind))}
+    common = f"Each event has these fields in its `data`:\n\n{_fields(events.Deleted)}\n"
+    return {"topics": _topics(), "events": "\n".join([common, *(line for kind in KINDS for line in _section(kind))])}
 
 
 def bad_examples(type_: str) -> list[Bad]:
@@ -56,13 +58,12 @@ def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
 
 
 def _topics() -> str:
-    prefix = ProjectorSettings().topic_prefix
-    rows = ["| topic | message key | types |", "|---|---|---|"]
+    prefix, rows = ProjectorSettings().topic_prefix, []
     for kind in KINDS:
         key = "<organization_id>" if kind is ORGANIZATION else f"<organization_id>:<{kind.noun}_id>"
         types = ", ".join(f"`{event_type(kind, verb)}`" for verb in ("changed", "deleted"))
-        rows.append(f"| `{prefix}{kind.topic}` | `{key}` | {types} |")
-    return "\n".join(rows)
+        rows.append((f"`{prefix}{kind.topic}`", f"`{key}`", types))
+    return table(("topic", "message key", "types"), rows)
 
 
 def _section(kind: Kind) -> Iterator[str]:
@@ -70,23 +71,21 @@ def _section(kind: Kind) -> Iterator[str]:
     yield f"### `{changed}`\n"
     data, *others = _with_inner(data_of(ENVELOPES[kind].changed))
     yield f"{data.__doc__}\n"
-    yield _fields(data)
+    yield _fields(data, events.Deleted.__struct_fields__)
     for other in others:
         yield f"\n`{other.__name__}`: {other.__doc__}\n"
         yield _fields(other)
     yield from _examples(changed)
     yield f"### `{deleted}`\n"
-    yield f"A null value with the same message key deletes the {kind.noun.replace('_', ' ')} as well.\n"
-    yield _fields(data_of(ENVELOPES[kind].deleted))
+    yield f"A null value with the same message key deletes the {kind.noun.replace('_', ' ')} as well."
     yield from _examples(deleted)
 
 
 def _examples(type_: str) -> Iterator[str]:
     yield "\nA good event:\n\n```json"
     yield _pretty(examples()[type_])
-    yield "```\n\n| bad, because | reason of the dead letter |\n|---|---|"
-    for bad in bad_examples(type_):
-        yield f"| {bad.fault} | {bad.reason} |"
+    yield "```\n"
+    yield table(("bad, because", "reason of the dead letter"), ((bad.fault, bad.reason) for bad in bad_examples(type_)))
     yield ""
 
 
@@ -108,14 +107,15 @@ def _with_inner(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     return [struct, *(getattr(events, name) for name in names if name != struct.__name__)]
 
 
-def _fields(struct: type[msgspec.Struct]) -> str:
+def _fields(struct: type[msgspec.Struct], known: Container[str] = ()) -> str:
     schema = components([struct], "{name}")[1][struct.__name__]
-    texts = descriptions(struct)
-    rows = ["| field | type | required | meaning |", "|---|---|---|---|"]
-    for name, field in schema["properties"].items():
-        required = "yes" if name in schema.get("required", ()) else ""
-        rows.append(f"| `{name}` | {_type(field)} | {required} | {texts[name]} |")
-    return "\n".join(rows)
+    texts, required = descriptions(struct), schema.get("required", ())
+    rows = (
+        (f"`{name}`", _type(field), "yes" if name in required else "", texts[name])
+        for name, field in schema["properties"].items()
+        if name not in known
+    )
+    return table(("field", "type", "required", "meaning"), rows)
 
 
 _WORDS: tuple[tuple[Json, str], ...] = (

@@ -58,11 +58,6 @@ def scanner_rule() -> str:
     return _RULE.format(pattern=PATTERN, prefix=api_keys.PREFIX)
 
 
-def pattern() -> str:
-    """Returns the pattern as a block of Markdown."""
-    return f"```text\n{PATTERN}\n```"
-
-
 def vectors() -> Vectors:
     """Returns the test vectors, which are the same at every call."""
     return Vectors(tuple(_valid()), tuple(_malformed(api_keys.mint(_USUAL, ALPHABET[10:40]))))
@@ -76,7 +71,7 @@ def parts() -> dict[str, str]:
     )
     malformed = ((row.why, _code(row.text)) for row in known.malformed)
     return {
-        "pattern": pattern(),
+        "pattern": f"```text\n{PATTERN}\n```",
         "valid": table(("Organization", "Random part", "Key", "SHA-256"), valid),
         "malformed": table(("Why", "Text"), malformed),
     }

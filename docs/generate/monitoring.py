@@ -12,9 +12,9 @@ from pathlib import Path
 from textwrap import indent
 
 import msgspec
-import orjson
 
 from docs.generate.dashboard import dashboard
+from docs.generate.tables import pretty
 from schemas.resources import RESOURCES
 
 _TEMPLATE = Path(__file__).with_name("rules.yaml")
@@ -94,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m docs.generate.monitoring", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the files are written")
     parser.add_argument("--labels", type=_labels, default=default.labels, help="which tell installations apart")
-    parser.add_argument("--runbook-base", type=_url, default=default.runbook, help="absolute URL of docs/runbook.md")
+    parser.add_argument(
+        "--runbook-base", dest="runbook", type=_url, default=default.runbook, help="absolute URL of docs/runbook.md"
+    )
     parser.add_argument(
         "--fresh-seconds", type=_seconds, default=default.fresh_seconds, help="within which a change is visible"
     )
@@ -105,18 +107,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the files."""
-    given = _parser().parse_args(arguments)
-    options = Options(
-        labels=given.labels,
-        runbook=given.runbook_base,
-        fresh_seconds=given.fresh_seconds,
-        freshness=given.freshness,
-        availability=given.availability,
-    )
-    (given.folder / "rules.yaml").write_text(rules(options), "utf-8")
-    (given.folder / "prometheus-rule.yaml").write_text(prometheus_rule(options), "utf-8")
-    shown = orjson.dumps(dashboard(options.labels), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    (given.folder / "dashboard.json").write_bytes(shown)
+    given = vars(_parser().parse_args(arguments))
+    folder, options = given.pop("folder"), Options(**given)
+    (folder / "rules.yaml").write_text(rules(options), "utf-8")
+    (folder / "prometheus-rule.yaml").write_text(prometheus_rule(options), "utf-8")
+    (folder / "dashboard.json").write_text(pretty(dashboard(options.labels)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import orjson
 
+from docs.generate.tables import all_resources
 from schemas.problems import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
@@ -119,10 +120,10 @@ def document() -> Json:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": f"Leadview: {_all_resources()}",
+            "title": f"Leadview: {all_resources()}",
             "version": VERSION,
-            "summary": f"Read-only {_all_resources()} of one organization",
-            "description": _GUIDE.format(resources=_all_resources()),
+            "summary": f"Read-only {all_resources()} of one organization",
+            "description": _GUIDE.format(resources=all_resources()),
         },
         "servers": [{"url": "/", "description": "The server that this document was read from"}],
         "tags": [
@@ -133,12 +134,6 @@ def document() -> Json:
         "paths": _resources() | _service(),
         "components": _components(),
     }
-
-
-def _all_resources() -> str:
-    """Returns `leads and contacts`; with a third resource `leads, contacts and tasks`."""
-    *others, last = (resource.topic for resource in AS_SPECIFIED)
-    return f"{', '.join(others)} and {last}"
 
 
 def _resources() -> Json:

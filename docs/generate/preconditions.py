@@ -10,6 +10,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from docs.generate import tables
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("projector/redis/lua", "api/redis/lua")
 READS = "nothing: it only reads"
@@ -147,12 +149,13 @@ def scripts() -> Iterator[Script]:
 
 def table() -> str:
     """Returns the table in Markdown."""
-    rows = ["| command | what it does | what it requires | who checks it |", "|---|---|---|---|"]
-    for path, does, requires in scripts():
-        if requires != READS:
-            rows.append(f"| `{path.relative_to(ROOT)}` | {does} | {requires} | the script |")
-    rows += [f"| `{it.verb}` in `{it.file}` | {it.does} | {it.requires} | {it.checked_by} |" for it in (*PLAIN, *KAFKA)]
-    return "\n".join(rows)
+    rows = [
+        (f"`{path.relative_to(ROOT)}`", does, requires, "the script")
+        for path, does, requires in scripts()
+        if requires != READS
+    ]
+    rows += [(f"`{it.verb}` in `{it.file}`", it.does, it.requires, it.checked_by) for it in (*PLAIN, *KAFKA)]
+    return tables.table(("command", "what it does", "what it requires", "who checks it"), rows)
 
 
 def _plain(comment: str) -> str:

@@ -45,6 +45,17 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
+def pretty(value: Any) -> str:
+    """Returns JSON with a line for each field."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def all_resources() -> str:
+    """Returns `leads and contacts`; with a third resource `leads, contacts and tasks`."""
+    *others, last = (resource.topic for resource in AS_SPECIFIED)
+    return f"{', '.join(others)} and {last}"
+
+
 def of_resources() -> str:
     """Returns what is served, and where, with the default prefix of the topics."""
     rows = (
@@ -61,8 +72,7 @@ def of_resources() -> str:
 
 def lead() -> str:
     """Returns the lead of the sandbox in which every field has a value, as a block of Markdown."""
-    document = orjson.loads(msgspec.json.encode(LEAD.example))
-    return f"```json\n{orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()}\n```"
+    return f"```json\n{pretty(orjson.loads(msgspec.json.encode(LEAD.example)))}```"
 
 
 def of_limits() -> str:
@@ -145,6 +155,11 @@ def strimzi_topics() -> str:
 def strimzi_rights() -> str:
     """Returns the rights of the projectors' KafkaUser to read the topics."""
     return "\n".join(_RIGHT.format(name=f"{_PREFIX}{topic}") for topic in TOPICS)
+
+
+def loop_over_topics() -> str:
+    """Returns the head of the loop of compose.yaml that creates the topics, in the language of the shell."""
+    return f"        for topic in {' '.join(TOPICS)}; do"
 
 
 def sentence_of_topics() -> str:

@@ -1,12 +1,12 @@
 """The projector without Kafka: the mapping and what applies intents write records directly to a real Redis."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector import mapping
 from projector.change import read
 from projector.dead_letter import DeadLetter
@@ -23,7 +23,6 @@ from projector.reference import Entity
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests.harness import stored
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import ids
 from tests.harness.services import RedisService
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-import yaml
+import orjson
 
 from tests.harness.services import not_available
 
@@ -43,9 +43,7 @@ def run(
         ],
     }
     path = folder / "test.yaml"
-    path.write_text(
-        yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}), "utf-8"
-    )
+    path.write_bytes(orjson.dumps({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}))
     done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

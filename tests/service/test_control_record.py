@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from devstack.child import Child
-from devstack.fault_proxy import Faults, faulty_proxy
-from devstack.ports import free_port
+from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
@@ -26,17 +24,10 @@ from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings, load
 from tests.harness import control, crm, stored
 from tests.harness.api_server import LEADS, ApiServer
-from tests.harness.generations import any_tag, generation, ids, numbers, pattern
+from tests.harness.generations import generation, ids, numbers
 from tests.harness.histories import Changes
 from tests.harness.leadview import Leadview
-from tests.harness.metrics_port import ask
-from tests.harness.projection import Opened, Projection, open_projection
-from tests.harness.changes import Changes
-from tests.harness.faulty_proxy import Faults
-from tests.harness.generations import generation, ids, numbers
-from tests.harness.leadview import Leadview
-from tests.harness.ledgers import Opened
-from tests.harness.projection import Projection, behind_proxy, open_projection
+from tests.harness.projection import Opened, Projection, behind_proxy, open_projection
 from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 

@@ -84,9 +84,13 @@ def test_browsers_are_told_to_use_https_only(
     )
 
 
-def test_browsers_are_told_so_while_no_api_answers(tmp_path: Path) -> None:
+def test_what_is_answered_while_no_api_answers(tmp_path: Path) -> None:
     with Front.running(tmp_path, [f"127.0.0.1:{free_port()}"], status=503) as front:
-        assert front.ask("GET", "/healthz")[1]["strict-transport-security"] == "max-age=31536000"
+        status, headers, body = front.ask("GET", "/healthz")
+    problem = orjson.loads(body)
+    assert (status, problem["error"], problem["status"]) == (503, "service_unavailable", 503)
+    assert headers["content-type"] == "application/json"
+    assert headers["strict-transport-security"] == "max-age=31536000"
 
 
 @pytest.mark.parametrize("path", ["/.well-known/api-catalog", "/.well-known/security.txt"])

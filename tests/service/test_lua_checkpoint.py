@@ -21,8 +21,7 @@ from projector.ledger.control import (
 from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis import scripts
-from projector.redis.scripts import RewindRow
-from projector.redis.scripts import read_writers
+from projector.redis.scripts import RewindRow, read_writers
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from projector.upkeep.dead_letters import all_dead_letters

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from devstack.fault_proxy import Faults, faulty_proxy
-from devstack.programs import PROJECTOR
-from devstack.redis_cluster import RedisCluster
+from devstack.fault_proxy import Faults
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
@@ -31,10 +29,6 @@ from schemas import names, resources
 from schemas.control import GenerationId
 from schemas.faults import Fault
 from tests.harness import control, crm
-from tests.harness.generations import generation, ids
-from tests.harness.leadview import Leadview
-from tests.harness.projection import Projection, intent_of, open_projection
-from tests.harness.faulty_proxy import Faults
 from tests.harness.generations import generation, ids, numbers
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, behind_proxy, intent_of, open_projection

@@ -24,11 +24,8 @@ from projector.upkeep import dead_letters, jobs
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
-from schemas.settings import ProjectorSettings
-from tests.harness import crm
 from schemas.settings import ProjectorSettings, load
 from tests.harness import control, crm, stored
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks

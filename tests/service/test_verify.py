@@ -15,10 +15,8 @@ from devstack.ports import free_port
 from projector.verify.rolling import pause
 from schemas import names, resources
 from schemas.control import number_of
-from tests.harness import crm
 from schemas.layouts import ACCESS, KEY_EXPIRY
 from tests.harness import crm, metrics_port
-from tests.harness.changes import Changes, Reader, Writer
 from tests.harness.generations import numbers
 from tests.harness.histories import Changes, Reader, Writer
 from tests.harness.leadview import Leadview

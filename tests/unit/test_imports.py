@@ -1,6 +1,7 @@
-"""Who may import whom (design, "Folders"): read from the source, so that an import inside a function counts too."""
+"""Who may import whom (design, "Folders"), and what is written in one place only: read from the source."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -8,34 +9,42 @@ from pathlib import Path
 
 import pytest
 
+from schemas.resources import KINDS
+
 ROOT = Path(__file__).parents[2]
 OURS = {"api", "bench", "deploy", "devstack", "docs", "leadview", "projector", "schemas", "tests"}
+PRODUCT = ("api", "leadview", "projector", "schemas")
+NAMES = {name for kind in KINDS for name in (kind.noun, kind.topic)}
+# A number that is a place in a stored value. 0 and 1 are the beginning of any text, -1 is its end.
+PLACE_IN_LUA = re.compile(
+    r"\bsub\((?:[^()]|\([^()]*\))*?,\s*-?(?:[2-9]|\d{2,})\b|'(?:GETRANGE|SETRANGE)'[^)]*,\s*(?:[2-9]|\d{2,})\b"
+    r"|(?:struct\.unpack|unpack_bytes)\([^()]*,\s*\d+\)"
+)
+
+
+def files(*packages: str) -> list[Path]:
+    found = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+    assert found, f"no package {packages}"
+    return found
 
 
 @cache
-def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """All statements of a file that import something."""
-    tree = ast.parse(path.read_text("utf-8"), str(path))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Full names of all modules that a file imports."""
-    package = path.relative_to(ROOT).parts[:-1]
-    for node in imports(path):
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Full names of what a file imports, also inside functions: modules, and names of them."""
+    package, found = path.relative_to(ROOT).parts[:-1], set[str]()
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Import(names=names):
-                yield from (name.name for name in names)
-            case ast.ImportFrom(module=module, level=0):
-                yield str(module)
-            case ast.ImportFrom(module=module, level=level):
-                yield ".".join((*package[: len(package) - level + 1], module or ""))
-
-
-def files(package: str) -> list[Path]:
-    found = sorted((ROOT / package).rglob("*.py"))
-    assert found, f"no package {package}"
-    return found
+                found |= {name.name for name in names}
+            case ast.ImportFrom(module=module, level=level, names=names):
+                base = ".".join((*package[: len(package) - level + 1], module or "")) if level else str(module)
+                found |= {base, *(f"{base}.{name.name}" for name in names)}
+    return frozenset(found)
 
 
 def roots(path: Path) -> set[str]:
@@ -50,54 +59,116 @@ def roots(path: Path) -> set[str]:
         pytest.param("projector", {"projector", "schemas", "leadview"}, id="projector never imports api"),
         pytest.param("api", {"api", "schemas", "leadview"}, id="api never imports projector"),
         pytest.param("docs", {"docs", "schemas"}, id="what is generated follows from the contracts"),
+        pytest.param("leadview/command.py", set(), id="the command imports others only when it is told which"),
     ],
 )
 def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:
-    wrong = {path.name: roots(path) & OURS - allowed for path in files(package)}
-    assert {name: found for name, found in wrong.items() if found} == {}
+    paths = [ROOT / package] if package.endswith(".py") else files(package)
+    wrong = {path.name: found for path in paths if (found := roots(path) & OURS - allowed)}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(
     ("package", "library", "modules"),
     [
-        pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
-        pytest.param("projector", "redis", None, id="no Redis in the projector but through leadview"),
-        pytest.param("projector", "hiredis", None, id="no protocol of Redis in the projector but through leadview"),
-        pytest.param("leadview", "redis", "redis/access.py", id="where Redis is"),
-        pytest.param("leadview", "hiredis", "redis/connection.py", id="the protocol of Redis"),
-        pytest.param("api", "redis", None, id="no Redis in the API but through leadview"),
-        pytest.param("api", "hiredis", None, id="no protocol of Redis in the API but through leadview"),
-        pytest.param("api", "aiokafka", None, id="no Kafka in the API"),
-        pytest.param("schemas", "redis", None, id="no Redis in schemas"),
-        pytest.param("schemas", "aiokafka", None, id="no Kafka in schemas"),
+        ("projector", "aiokafka", "kafka/"),
+        ("projector", "redis", None),
+        ("projector", "hiredis", None),
+        ("projector", "uvicorn", "console/server.py"),
+        ("projector", "starlette", "console/"),
+        ("leadview", "redis", "redis/access.py"),
+        ("leadview", "hiredis", "redis/connection.py"),
+        ("api", "redis", None),
+        ("api", "hiredis", None),
+        ("api", "uvicorn", ("server.py", "edge.py")),
+        ("api", "prometheus_client", "exporter.py"),
+        ("api", "aiokafka", None),
+        ("schemas", "redis", None),
+        ("schemas", "aiokafka", None),
     ],
 )
-def test_a_library_is_imported_in_one_place_only(package: str, library: str, modules: str | None) -> None:
+def test_a_library_is_imported_in_one_place_only(
+    package: str, library: str, modules: str | tuple[str, ...] | None
+) -> None:
     importers = {str(path.relative_to(ROOT / package)) for path in files(package) if library in roots(path)}
     elsewhere = {importer for importer in importers if modules is None or not importer.startswith(modules)}
     assert elsewhere == set()
     assert bool(importers) == (modules is not None), "the table names a module that does not import it any more"
 
 
-def modules_of(path: Path) -> Iterator[str]:
-    """What a file imports, with the names that are imported: `from projector import mapping` is `projector.mapping`."""
-    for node in imports(path):
-        match node:
-            case ast.Import(names=names):
-                yield from (name.name for name in names)
-            case ast.ImportFrom(module=str(module), level=0, names=names):
-                yield module
-                yield from (f"{module}.{name.name}" for name in names)
+def test_the_api_imports_no_private_part_of_uvicorn() -> None:
+    private = ("uvicorn._", "uvicorn.protocols")
+    assert [path.name for path in files("api") if any(name.startswith(private) for name in imported(path))] == []
 
 
-@pytest.mark.parametrize("package", ["schemas", "leadview", "api", "projector", "docs"])
+@pytest.mark.parametrize("package", [*PRODUCT, "docs"])
 def test_nothing_imports_upwards(package: str) -> None:
     """The modules of a package can be put in an order in which each one imports only modules before it."""
     found = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in files(package)
     }
-    sorter = TopologicalSorter(
-        {module: (set(modules_of(path)) & found.keys()) - {module, package} for module, path in found.items()}
-    )
-    sorter.prepare()  # raises CycleError, which names the circle
+    before = {module: imported(path) & found.keys() - {module, package} for module, path in found.items()}
+    TopologicalSorter(before).prepare()  # raises CycleError, which names the circle
+
+
+def test_contracts_are_pure() -> None:
+    """No clock, no files, no network."""
+    impure = {"asyncio", "io", "os", "pathlib", "socket", "time", "logging"}
+    contracts = "api_keys base62 documents events fields gcra layouts names examples redis_url"
+    assert {name: roots(ROOT / f"schemas/{name}.py") & impure for name in contracts.split()} == {
+        name: set() for name in contracts.split()
+    }
+
+
+def literal_slices(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Slice) and node.step is None:
+            places = [bound.value for bound in (node.lower, node.upper) if isinstance(bound, ast.Constant)]
+            if any(isinstance(place, int) and place > 1 for place in places):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: [{ast.unparse(node)}]"
+
+
+def test_no_place_in_a_stored_value_is_a_literal() -> None:
+    found = [place for path in files(*PRODUCT) if path.name != "layouts.py" for place in literal_slices(path)]
+    found += [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for package in PRODUCT
+        for path in (ROOT / package).rglob("*.lua")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if PLACE_IN_LUA.search(line.partition("--")[0])
+    ]
+    assert found == [], "name it in schemas/layouts.py, which is put in front of every script"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "return string.sub(stored_lead, 157, 192)",
+        "redis.call('GETRANGE', KEYS[k], 0, 191)",
+        "redis.call('SETRANGE', name, 37, first)",
+        "local at, length = struct.unpack('<I3I3', value, 35)",
+        "x = string.sub(string.sub(a, 1, HEAD), 23)",
+        "local at, length = unpack_bytes('<I3I3', value, 35)",
+    ],
+)
+def test_a_literal_in_a_script_is_found(line: str) -> None:
+    assert PLACE_IN_LUA.search(line)
+
+
+def lists_of_kinds(source: ast.Module) -> Iterator[str]:
+    """The literal lists, tuples, sets and dictionaries in a source that name two kinds of entity or more."""
+    for node in ast.walk(source):
+        match node:
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(keys=items):
+                values = {item.value for item in items if isinstance(item, ast.Constant)}
+                if len(values & NAMES) > 1:
+                    yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_no_list_of_resources_is_a_literal() -> None:
+    """A resource that is added would be missing there."""
+    paths = files(*PRODUCT, "bench", "devstack")
+    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in lists_of_kinds(tree(path))]
+    assert found == [], "let it follow the rows of schemas/resources.py (KINDS, RESOURCES, BY_TOPIC)"
+    assert len([*lists_of_kinds(ast.parse("TOPICS = ('leads', 'contacts')\nREAD = {'lead': 1, 'contact': 2}"))]) == 2

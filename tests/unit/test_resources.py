@@ -17,7 +17,7 @@ from projector import mapping
 from projector.change import read
 from projector.intent import PutDocument, PutLead
 from schemas import documents, events, layouts
-from schemas.resources import BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
+from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
 from tests.harness.expected import documents_of
 
@@ -103,6 +103,18 @@ def test_every_entity_and_every_document_has_a_row() -> None:
     assert found - {resource.document.__name__ for resource in RESOURCES} == set(), "add a row to schemas/resources.py"
 
 
+def test_every_event_is_described() -> None:
+    """In its JSON Schema, for producers."""
+    without = [kind.event.__name__ for kind in KINDS if not kind.event.__doc__]
+    assert without == [], "give them a docstring in schemas/events.py"
+
+
+def test_people_read_leads_first() -> None:
+    """The order of the specification, in the OpenAPI document and on the command line."""
+    assert AS_SPECIFIED[:2] == (LEAD, CONTACT)
+    assert set(AS_SPECIFIED) == set(RESOURCES)
+
+
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
 def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
@@ -149,15 +161,11 @@ def test_the_body_begins_where_the_row_says(resource: Resource) -> None:
     assert body == document(resource, resource.event_example), how
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
-def test_ids_come_first_in_a_document(resource: Resource) -> None:
+def test_ids_come_first_in_a_document() -> None:
     """The layout finds them by position."""
-    how = "put `id` and `organization_id` first in schemas/documents.py"
-    assert resource.document.__struct_fields__[:2] == ("id", "organization_id"), how
-
-
-def test_the_contact_of_a_lead_has_its_place() -> None:
-    assert LEAD.document.__struct_fields__[2] == "contact_id"
+    for resource in RESOURCES:
+        first = ("id", "organization_id", "contact_id")[: 3 if resource is LEAD else 2]
+        assert resource.document.__struct_fields__[: len(first)] == first, f"put {first} first in schemas/documents.py"
 
 
 def test_the_summary_is_a_part_of_the_contact() -> None:
@@ -170,16 +178,10 @@ def test_the_summary_is_a_part_of_the_contact() -> None:
     assert CONTACT.document is documents.Contact
 
 
-def test_the_sample_has_every_kind() -> None:
-    missing = set(BY_TOPIC) - {message.topic for message in SampleCrm().initial()}
-    assert missing == set(), "let SampleCrm.initial in devstack/sample.py yield some"
-
-
-def test_the_sample_changes_every_resource() -> None:
+def test_the_sample_has_every_kind_and_changes_every_resource() -> None:
     """`make run` shows data that keeps changing."""
     sample = SampleCrm()
-    for _ in sample.initial():
-        pass
-    changed = {message.topic for message in islice(sample.changes(), 2000)}
-    missing = {resource.topic for resource in RESOURCES} - changed
+    missing = set(BY_TOPIC) - {message.topic for message in sample.initial()}
+    assert missing == set(), "let SampleCrm.initial in devstack/sample.py yield some"
+    missing = {resource.topic for resource in RESOURCES} - {each.topic for each in islice(sample.changes(), 2000)}
     assert missing == set(), "let SampleCrm.changes in devstack/sample.py change some"

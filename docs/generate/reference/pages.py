@@ -19,6 +19,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from docs.generate.tables import all_resources
+
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1]
 SCHEMAS = "schemas"
@@ -57,8 +59,9 @@ def pages(contact: str | None = None) -> list[Page]:
     """
     own = HERE / "pages"
     whom = f"Write to <{contact}>" if contact else "Ask whoever gave you your key"
+    start = _read(own / "index.md").replace("$contact", whom).replace("$resources", all_resources())
     sources = [
-        ("index", "Start", TOOLS, _read(own / "index.md").replace("$contact", whom)),
+        ("index", "Start", TOOLS, start),
         ("reading", "Guide", TOOLS, _read(DOCS / "reading.md")),
         ("sandbox", "Sandbox", TOOLS, _read(DOCS / "sandbox.md")),
         ("keys", "Keys", TOOLS, _read(own / "keys.md")),

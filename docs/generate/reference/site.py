@@ -12,8 +12,8 @@ import msgspec
 import orjson
 from pygments.formatters import HtmlFormatter
 
-from docs.generate.__main__ import pretty
 from docs.generate.reference.pages import API, DOCS, HERE, TOOLS, Found, Page, files, pages, parts, to_html
+from docs.generate.tables import all_resources, pretty
 
 RENDERER = Path("node_modules/@scalar/api-reference/dist/browser/standalone.js")
 _SEARCH = Path("node_modules/minisearch/dist/umd/index.js")
@@ -120,7 +120,7 @@ def _renderer(document: dict[str, Any]) -> str:
 
 def _for_programs(found: list[Page]) -> Iterator[str]:
     """Yields the lines of llms.txt."""
-    yield "# Leadview\n\n> Read-only access to the leads and contacts of one organization over HTTP.\n"
+    yield f"# Leadview\n\n> Read-only access to the {all_resources()} of one organization over HTTP.\n"
     yield "- [The API as an OpenAPI 3.1 document](openapi.json)"
     yield "- [The events as an AsyncAPI 3 document](schemas/asyncapi.json)"
     for page in found:

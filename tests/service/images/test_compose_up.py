@@ -23,7 +23,7 @@ from devstack.programs import ROOT
 from tests.harness.compose import Compose, EngineMissing
 from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
-from tests.unit.test_compose import COMPOSE, mebibytes
+from tests.unit.test_deployment import COMPOSE, mebibytes
 
 pytestmark = pytest.mark.images
 

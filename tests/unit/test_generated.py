@@ -1,0 +1,116 @@
+"""What `python -m docs.generate` writes: the committed files are up to date, and each example is what its page says."""
+
+import re
+from itertools import zip_longest
+from typing import Any
+
+import jsonschema_rs
+import orjson
+import pytest
+
+from docs.generate import asyncapi, events_page, tables
+from docs.generate.__main__ import ROOT, files
+from docs.generate.json_schema import components, descriptions, event_schemas, event_types
+from projector.errors import BadRecord
+from projector.interpret import interpret
+from projector.record import Record
+from schemas.resources import KINDS, LEAD, ORGANIZATION
+from schemas.settings import PROCESSES, variable
+
+EVENTS = (ROOT / "docs" / "events.md").read_text("utf-8")
+ORGANIZATION_ID = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
+
+
+def test_every_generated_file_is_up_to_date() -> None:
+    generated = files(ROOT)
+    for path, text in generated.items():
+        name = path.relative_to(ROOT)
+        assert path.exists(), f"{name} is missing: run `python -m docs.generate`"
+        pairs = zip_longest(path.read_text("utf-8").splitlines(), text.splitlines())
+        differing = [f"{name}:{number}" for number, (found, wanted) in enumerate(pairs, 1) if found != wanted]
+        assert not differing, f"{differing[0]} is out of date: run `python -m docs.generate`"
+    assert set((ROOT / "docs" / "schemas").iterdir()) <= generated.keys(), "delete what nothing generates"
+
+
+def test_every_setting_is_listed_once_and_has_a_meaning() -> None:
+    rows = [row for of_process in tables.settings().values() for row in of_process]
+    known = {f"`{variable(field)}`" for process in PROCESSES for field in process.__struct_fields__}
+    assert sorted(row.name for row in rows) == sorted(known)
+    assert [row.name for row in rows if not row.meaning or any("|" in cell for cell in row)] == []
+
+
+def test_the_schemas_of_events_are_valid_json_schema() -> None:
+    for schema in event_schemas().values():
+        jsonschema_rs.meta.validate(schema)
+
+
+@pytest.mark.parametrize(
+    ("data", "valid"),
+    [
+        pytest.param({}, True, id="whole"),
+        pytest.param({"unknown": [1]}, True, id="unknown fields are allowed"),
+        pytest.param({"rate_limits": None}, True, id="optional may be null"),
+        pytest.param({"rate_limits": {"key": {"quota": 1, "window_seconds": 1}}}, True, id="limits"),
+        pytest.param({"rate_limits": {"key": {"quota": 0, "window_seconds": 1}}}, False, id="quota 0"),
+        pytest.param({"version": 0}, False, id="version 0"),
+        pytest.param({"version": 2**53}, False, id="version 2^53"),
+        pytest.param({"id": "1"}, False, id="not a UUID"),
+        pytest.param({"api_access": None}, False, id="required is null"),
+    ],
+)
+def test_the_schemas_of_an_organization(data: dict[str, object], valid: bool) -> None:
+    whole = {"id": ORGANIZATION_ID, "organization_id": ORGANIZATION_ID, "version": 1, "api_access": True} | data
+    event = {"specversion": "1.0", "id": "1", "source": "/crm", "type": "crm.organization.changed", "data": whole}
+    schemas = event_schemas()
+    assert jsonschema_rs.is_valid(schemas["crm.organization.changed.data"], whole) is valid
+    assert jsonschema_rs.is_valid(schemas["crm.organization.changed"], event) is valid
+
+
+def test_every_field_of_an_event_has_a_description() -> None:
+    structs = [*event_types().values()]
+    for schema in components(structs, "{name}")[1].values():
+        without = [name for name, field in schema["properties"].items() if "description" not in field]
+        assert set(without) <= {"type", "data"}, f"{schema['title']}: write a text below {without} in schemas/events.py"
+    assert all(descriptions(struct) for struct in structs)
+
+
+def record(event: Any, headers: tuple[tuple[str, bytes], ...] = ()) -> Record:
+    """Returns a record of this event; in binary mode if there are headers."""
+    kind = next(kind for kind in KINDS if event["type"].startswith(f"crm.{kind.noun}."))
+    ids = [event["data"]["organization_id"], *([] if kind is ORGANIZATION else [event["data"]["id"]])]
+    value = orjson.dumps(event["data"] if headers else event)
+    return Record(f"crm.{kind.topic}", 0, 0, 0, ":".join(ids).encode(), value, headers, kind)
+
+
+def test_the_good_examples_of_the_page_are_good_in_both_modes() -> None:
+    blocks = re.findall(r"```json\n(.*?)```", EVENTS.partition("## All events")[2], re.DOTALL)
+    good = [orjson.loads(block) for block in blocks]
+    assert sorted(event["type"] for event in good) == sorted(event_types())
+    for event in good:
+        headers = tuple((f"ce_{name}", value.encode()) for name, value in event.items() if name != "data")
+        assert interpret(record(event, headers)) == interpret(record(event))
+
+
+def test_the_bad_examples_of_the_page_have_the_printed_reasons() -> None:
+    for bad in (bad for type_ in event_types() for bad in events_page.bad_examples(type_)):
+        assert f"| {bad.fault} | {bad.reason} |" in EVENTS
+        with pytest.raises(BadRecord) as raised:
+            interpret(record(bad.event))
+        assert raised.value.reason == bad.reason
+
+
+def test_the_lead_to_paste_is_good() -> None:
+    page = re.sub(r"\$\{?ORGANIZATION\}?", LEAD.event_example.organization_id, EVENTS)
+    [line] = re.findall(r"^(\S+?)\|(\{.*\})$", page, re.MULTILINE)
+    event = orjson.loads(line[1])
+    assert record(event).key == line[0].encode()
+    interpret(record(event))
+
+
+def test_the_examples_of_asyncapi_fit_its_schemas() -> None:
+    document = asyncapi.document()
+    for message in document["components"]["messages"].values():
+        for part in {"payload", "headers"} & message.keys():
+            schema = {"components": document["components"], **message[part]}
+            for example in message.get("examples", ()):
+                jsonschema_rs.validate(schema, example[part])

@@ -4,13 +4,36 @@ from typing import Any
 
 import orjson
 
+from projector.console.picture import Picture
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
+from tests.harness.pictures import FedConsole
 from tests.harness.processes import ROOT
 from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
 
 _AXE = ROOT / "build" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+_DRAWN = """
+    ((at) => new Promise((resolve) => {
+        const time = document.getElementById('sampled');
+        const watch = new MutationObserver(look);
+        function look() {
+            if (Date.parse(time.dateTime) !== at) return;
+            watch.disconnect();
+            resolve();
+        }
+        watch.observe(time, {attributes: true});
+        look();
+    }))"""
+"""Ends when the page has drawn the picture of a time, in ms since 1970."""
+
+
+def show(page: Page, console: FedConsole, shown: Picture) -> None:
+    """Publish a picture, and wait until the page shows it: its time must be another one than before."""
+    console.publish(shown)
+    page.do(f"{_DRAWN}({shown.at})")
 
 
 def verdict(page: Page) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,11 @@ def test_what_is_not_there(leadview: Leadview) -> None:
     done = leadview.run("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = leadview.run("doctor", kafka_bootstrap_servers=at)
+    assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
+    assert f"Kafka at {at} accepts connections, and does not answer" in done
     done = leadview.run("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
     assert (done.status, results(done)["Kafka"]) == (1, "problem")
     assert "Error" not in done, done.output

@@ -154,6 +154,12 @@ def test_all_is_well(found: Observation) -> None:
             survey(redis(), kafka(exists=False)), "topic crm.leads: missing", "LEADVIEW_TOPIC_PREFIX", id="no topic"
         ),
         pytest.param(
+            survey(redis(), KafkaPart([Topic("crn.leads", True, False, (), (), None)], {})),
+            "topic crn.leads: this user may not read it",
+            "or correct LEADVIEW_TOPIC_PREFIX",
+            id="no topic that it may read",
+        ),
+        pytest.param(
             survey(redis(), kafka(Retention("delete", -1, -1))), "not compacted", "cleanup.policy=compact", id="kept"
         ),
         pytest.param(

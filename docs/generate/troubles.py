@@ -113,6 +113,19 @@ ROWS: dict[str, Row] = {
         reported=("topic_missing",),
         alerts=(*_LATE, "Problem"),
     ),
+    "one projector has another prefix, and may not see such topics": Row(
+        sign="The same, also if Kafka's ACLs hide these topics from it",
+        command="correct the setting of that projector, and restart it",
+        problems=("other_settings",),
+        alerts=("Problem",),
+    ),
+    "all projectors have another prefix, and may not see such topics": Row(
+        sign="The same of all projectors; `/healthz`: topics …: this user may not read it",
+        command="correct the setting of the projectors, and restart them",
+        problems=("other_settings",),
+        reported=("topic_missing",),
+        alerts=(*_LATE, "Problem"),
+    ),
     "one projector has another group": Row(
         sign="`status`: LEADVIEW_GROUP_ID is … in …, and … in others",
         command="correct the setting of that projector, and restart it",

@@ -175,6 +175,12 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "a topic was deleted and created again": _created_again,
     "one projector has another prefix": lambda: _projectors({"prefix": "crn."}, {"prefix": "crm."}, prefix="crm."),
     "all projectors have another prefix": lambda: _projectors(*[{"prefix": "crn."}] * 2, prefix="crm."),
+    "one projector has another prefix, and may not see such topics": lambda: _projectors(
+        {"prefix": "crn."}, {"prefix": "crm."}, prefix="crm."
+    ),
+    "all projectors have another prefix, and may not see such topics": lambda: _projectors(
+        *[{"prefix": "crn."}] * 2, prefix="crm."
+    ),
     "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}),
     "Redis is away": lambda: replace(WELL, redis=None, redis_unknown="Redis does not answer within 1.2 s", oldest=None),
     "Redis was emptied, and no projector fills it": lambda: _without_projectors(replace(_part(), record=None)),

@@ -2,6 +2,7 @@
 that all is well while requests fail or nothing is written, and with the right everything is well again.
 """
 
+import asyncio
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ import redis
 from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
+from projector.commands import status
+from projector.commands.status import Status
 from projector.redis.rights import PROJECTS
+from projector.redis.store import Store
 from schemas import resources
 from schemas.api_keys import key_hash, mint
+from schemas.settings import ProjectorSettings, load
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.impatient import PROGRAM as IMPATIENT
@@ -33,6 +38,7 @@ pytestmark = [pytest.mark.troubles, pytest.mark.xdist_group("rights")]
 
 API, PROJECTOR = "leadview-api", "leadview-projector"
 KEY = mint(crm.ORGANIZATION)
+_LOOK_SECONDS = 0.2
 _RULES = re.compile(r"\([^)]*\)|\S+")
 
 
@@ -185,15 +191,26 @@ class Projecting(NamedTuple):
         return (
             ask(self.port, "/healthz")[0] == 503
             and bool(metric(self.port, "leadview_projector_problems"))
-            and self.leadview.run("status").status == 1
+            and not asyncio.run(self._status()).well
         )
+
+    def is_done_or_said(self) -> bool:
+        return self.is_done() or self.is_said()
 
     def is_well(self) -> bool:
         return (
             ask(self.port, "/healthz")[0] == 200
             and metric(self.port, "leadview_projector_problems") == 0
-            and self.leadview.run("status").status == 0
+            and asyncio.run(self._status()).well
         )
+
+    async def _status(self) -> Status:
+        settings = load(ProjectorSettings, self.leadview.environment())
+        store = Store(settings)
+        try:
+            return await status.read(store, settings)
+        finally:
+            await store.close()
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +241,7 @@ def test_nothing_says_well_while_nothing_is_written(projecting: Projecting, vers
     disconnect(admin, PROJECTOR)
     projecting.publish(version)
     try:
-        wait_until(lambda: projecting.is_done() or projecting.is_said(), "everything is written, or it is said")
+        wait_until(projecting.is_done_or_said, "everything is written, or it is said", interval=_LOOK_SECONDS)
     finally:
         grant(admin, PROJECTOR, rules(PROJECTOR))
-    wait_until(lambda: projecting.is_done() and projecting.is_well(), "all is well again")
+    wait_until(lambda: projecting.is_done() and projecting.is_well(), "all is well again", interval=_LOOK_SECONDS)

@@ -22,6 +22,7 @@ from schemas.api_keys import key_hash
 from schemas.control import number_of
 from tests.harness import control, crm
 from tests.harness.crm import Message
+from tests.harness.metrics_port import ask
 from tests.harness.next_mapping import PROGRAM as NEXT
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.troubles.installation import API_USER, KEY, PROJECTOR_USER, WELL, Installation
@@ -153,6 +154,27 @@ def all_projectors_have_another_prefix(here: Installation) -> Iterator[None]:
     for _ in range(2):
         here.start_projector(topic_prefix="crn.")
     yield
+    here.kill_projectors()
+    _start_two(here)
+
+
+@trouble("one projector has another prefix, and may not see such topics")
+def one_projector_may_not_see_its_topics(here: Installation) -> Iterator[None]:
+    yield from _with_another(here, topic_prefix="crn.", **here.signed_in)
+    # A command that has it says so as well.
+    assert "LEADVIEW_TOPIC_PREFIX" in here.leadview.run("status", topic_prefix="crn.", **here.signed_in)
+
+
+@trouble("all projectors have another prefix, and may not see such topics")
+def all_projectors_may_not_see_their_topics(here: Installation) -> Iterator[None]:
+    here.kill_projectors()
+    for _ in range(2):
+        here.start_projector(topic_prefix="crn.", **here.signed_in)
+    yield
+    for port in here.projectors:
+        [said] = ask(port, "/healthz")[1]["problems"]
+        assert "crn.leads" in said
+        assert "LEADVIEW_TOPIC_PREFIX" in said
     here.kill_projectors()
     _start_two(here)
 

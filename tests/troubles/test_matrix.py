@@ -99,7 +99,7 @@ def in_groups() -> Iterator[Any]:
             yield pytest.param(name, id=name, marks=pytest.mark.xdist_group(group))
 
 
-@pytest.mark.parametrize("name", in_groups())
+@pytest.mark.parametrize("name", [*in_groups()])
 def test_every_surface_says_it(stage: Stage, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     here = stage.here(row.servers)

@@ -70,6 +70,9 @@ ROWS: dict[str, Row] = {
         notes=("silent",),
         alerts=("Problem",),
     ),
+    "a projector that stood still wakes up after it was replaced": Row(
+        sign="Nothing: it is one more projector, and what it had begun is refused", command=""
+    ),
     "all projectors stand still": Row(
         sign="`status`: no projector is running, although their processes exist",
         command="end these processes (SIGKILL), and start them again",

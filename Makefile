@@ -46,9 +46,10 @@ MISSING_COMPOSE = $(shell docker compose version >/dev/null 2>&1 || podman compo
 test-images: .venv/dev.stamp $$(MISSING_COMPOSE)
 	$(if $(ENGINE),DOCKER_HOST=$(ENGINE)) $(BIN)/python -m pytest -m images tests/service/images $(ARGS)
 
-# Makes one trouble after the other on real servers, and compares what every surface says with docs/generate/troubles.py.
+# Makes each trouble on real servers, and compares what every surface says with docs/generate/troubles.py. More processes
+# than cores, because most of the time is spent waiting until something is noticed.
 troubles: .venv/dev.stamp
-	$(BIN)/python -m pytest -m troubles tests/troubles $(ARGS)
+	$(BIN)/python -m pytest -m troubles tests/troubles --numprocesses 5 --dist loadgroup $(ARGS)
 
 # Generates clients from the OpenAPI document, in Python and TypeScript, and uses them. Needs Node.js 20 and npm.
 CLIENTS = build/clients

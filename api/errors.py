@@ -137,7 +137,10 @@ def as_unavailable(error: Exception) -> Exception:
 
 class Rebuilding(Unavailable):
     kind = "rebuilding"
-    message = "The data is being rebuilt. Try again after `retry_after` seconds."
+    message = (
+        "The data that this answer needs is not complete at the moment, so nothing is said about it. Try again after "
+        "`retry_after` seconds."
+    )
     retry_after = 5
 
 

@@ -9,8 +9,14 @@ PATIENCE_SECONDS = float(os.environ.get("LEADVIEW_TEST_PATIENCE", "60"))
 _INTERVAL_SECONDS = 0.02
 
 
-def wait_until(predicate: Callable[[], object], description: str, timeout: float = PATIENCE_SECONDS) -> None:
+def wait_until(
+    predicate: Callable[[], object],
+    description: str,
+    timeout: float = PATIENCE_SECONDS,
+    interval: float = _INTERVAL_SECONDS,
+) -> None:
     """Poll until `predicate` returns a true value. Raises TimeoutError with `description` after `timeout` seconds.
+    `interval` is the pause between two calls, in seconds: a longer one if each call costs much.
 
     An exception of `predicate` is not caught, so a server that has died ends the waiting early.
     """
@@ -21,4 +27,4 @@ def wait_until(predicate: Callable[[], object], description: str, timeout: float
             return
         if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
-        time.sleep(_INTERVAL_SECONDS)
+        time.sleep(interval)

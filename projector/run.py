@@ -28,6 +28,7 @@ from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
+from projector.line.health import WorkHealth
 from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
@@ -66,11 +67,13 @@ async def run(settings: ProjectorSettings) -> None:
             await _wait_for_redis(settings, stop, watch)
             async with writers.writing(settings, "run", watch.condition) as writing:
                 lines += _lines(settings, writing)
-                await _work(settings, writing, lines, stop)
+                await _work(settings, writing, lines, watch.jobs, stop)
     logger.info("projector stopped")
 
 
-async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line], stop: Stop) -> None:
+async def _work(
+    settings: ProjectorSettings, writing: Writing, lines: list[Line], of_jobs: WorkHealth, stop: Stop
+) -> None:
     async with asyncio.TaskGroup() as group:
         for line in lines:
             group.create_task(line.run(stop))
@@ -79,7 +82,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
             group.create_task(dead_letters.keep_clear(writing.store, settings, stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(Sampler(settings, writing).run(stop)),
-            group.create_task(jobs.run(writing, settings, stop)),
+            group.create_task(jobs.run(writing, settings, stop, of_jobs)),
         ]
         await stop.wait()
         for task in beside:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from projector import defect
 from projector.errors import ProjectorError, Unavailable
+from projector.line.health import WorkHealth
 
 
 class Stop(asyncio.Event):
@@ -36,8 +37,15 @@ class Stop(asyncio.Event):
 logger = logging.getLogger(__name__)
 
 
-async def repeat(what: str, turn: Callable[[], Awaitable[None]], stop: Stop, pause: Callable[[], float]) -> None:
-    """Call `turn` until `stop` is set, and wait after each call for as many seconds as `pause` returns.
+async def repeat(
+    what: str,
+    turn: Callable[[], Awaitable[None]],
+    stop: Stop,
+    pause: Callable[[], float],
+    health: WorkHealth | None = None,
+) -> None:
+    """Call `turn` until `stop` is set, and wait after each call for as many seconds as `pause` returns. `health` is
+    told how each call has ended.
 
     While Redis or Kafka is unavailable, and after an error that nobody expected, the next call tries again. Raises the
     other errors of the projector, such as Refused.
@@ -45,10 +53,16 @@ async def repeat(what: str, turn: Callable[[], Awaitable[None]], stop: Stop, pau
     while not stop.is_set():
         try:
             await turn()
+            if health:
+                health.succeeded()
         except Unavailable as error:
+            if health:
+                health.failed(str(error))
             logger.warning("%s cannot continue now, and will be retried", what, extra={"error": str(error)})
         except ProjectorError:
             raise
         except Exception as error:  # noqa: BLE001 - see above
+            if health:
+                health.failed(type(error).__name__)
             defect.report(what, error)
         await stop.sleep(pause())

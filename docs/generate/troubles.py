@@ -70,6 +70,9 @@ ROWS: dict[str, Row] = {
         notes=("silent",),
         alerts=("Problem",),
     ),
+    "a projector that stood still wakes up after it was replaced": Row(
+        sign="Nothing: it is one more projector, and what it had begun is refused", command=""
+    ),
     "all projectors stand still": Row(
         sign="`status`: no projector is running, although their processes exist",
         command="end these processes (SIGKILL), and start them again",
@@ -108,6 +111,19 @@ ROWS: dict[str, Row] = {
     ),
     "all projectors have another prefix": Row(
         sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this command",
+        command="correct the setting of the projectors, and restart them",
+        problems=("other_settings",),
+        reported=("topic_missing",),
+        alerts=(*_LATE, "Problem"),
+    ),
+    "one projector has another prefix, and may not see such topics": Row(
+        sign="The same, also if Kafka's ACLs hide these topics from it",
+        command="correct the setting of that projector, and restart it",
+        problems=("other_settings",),
+        alerts=("Problem",),
+    ),
+    "all projectors have another prefix, and may not see such topics": Row(
+        sign="The same of all projectors; `/healthz`: topics …: this user may not read it",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),

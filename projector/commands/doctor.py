@@ -24,7 +24,7 @@ from projector.commands.operator import Operator
 from projector.commands.words import read_key
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
-from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
+from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION
@@ -253,7 +253,7 @@ async def _data(found: Observation) -> str:
 
 
 async def _brokers(settings: ProjectorSettings) -> str:
-    await describe(settings, KINDS)  # it says why no broker lets us in
+    await answered(settings, describe(settings, KINDS), SECONDS / 2)  # it says why no broker lets us in
     fetch = await newest_fetch(settings)
     if fetch < OLDEST_FETCH:
         raise Refused("this Kafka is too old: Leadview needs 0.11 or later")

@@ -17,6 +17,7 @@ from projector.rebuild.generations import Criteria
 from projector.stop import Stop
 from projector.verify import audit, report, rolling
 from projector.verify.rolling import Turn
+from projector.verify.topics import noticed
 from schemas.resources import KINDS
 
 _RETRY_SECONDS = 5.0
@@ -29,7 +30,7 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.continuous:
         return await _continuously(operator)
     criteria = criteria_of(arguments)
-    record = await copies.require(operator.store)
+    record = await (copies.require(operator.store) if arguments.next else noticed(operator.store, operator.settings))
     seen = record.state
     if arguments.access:
         verified = await audit.access(operator.store, operator.settings)

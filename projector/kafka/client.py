@@ -6,9 +6,9 @@ version of Kafka they have, but the requests that they know tell the oldest it c
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts, create_conn
@@ -188,6 +188,39 @@ def explain(cause: Exception, settings: ProjectorSettings) -> str:
         case _:
             why = str(cause) or type(cause).__name__
     return f"Kafka cannot be reached at {at} ({why}): start it, or correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+
+
+_ACCEPT_SECONDS = 1.0
+T = TypeVar("T")
+
+
+async def answered(settings: ProjectorSettings, asking: Awaitable[T], seconds: float) -> T:
+    """Returns what the brokers were asked. Raises Unavailable: if they do not answer in time, it says which of them
+    accept connections nevertheless.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await asking
+    except TimeoutError:
+        hosts = [(host, port) for host, port, _ in collect_hosts(settings.kafka_bootstrap_servers)]
+        accepts = await asyncio.gather(*(_accepts(host, port) for host, port in hosts))
+    at = ", ".join(f"{host}:{port}" for (host, port), accepted in zip(hosts, accepts, strict=True) if accepted)
+    if not at:
+        raise Unavailable(explain(TimeoutError(), settings))
+    raise Unavailable(
+        f"Kafka at {at} accepts connections, and does not answer within {seconds:g} s: look whether the process of the "
+        "broker stands still or is overloaded, and whether its disk and its controllers respond"
+    )
+
+
+async def _accepts(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(_ACCEPT_SECONDS):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 _FETCH = 1

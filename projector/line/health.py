@@ -1,4 +1,5 @@
-"""Whether a line works. The thread of the metrics server reads it, so that a blocked event loop is noticed.
+"""Whether a line works, and what runs beside the lines. The thread of the metrics server reads it, so that a blocked
+event loop is noticed.
 
 Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/operate`): a
 line that measures itself would stop measuring exactly when it stops working.
@@ -64,3 +65,30 @@ class LineHealth:
         if seconds > _QUIET_SECONDS:
             return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, self.unavailable))
         return None
+
+
+class WorkHealth:
+    """What a work that is repeated beside the lines reports about itself. A turn may take as long as it needs: it is
+    unhealthy only while turns fail.
+    """
+
+    def __init__(self, work: str) -> None:
+        self.name = work
+        self._failing: tuple[float, str] | None = None
+
+    def succeeded(self) -> None:
+        self._failing = None
+
+    def failed(self, reason: str) -> None:
+        since = self._failing[0] if self._failing else time.monotonic()
+        self._failing = since, reason
+
+    def problem(self) -> Problem | None:
+        """Returns what is wrong; None if the work is done."""
+        if (failing := self._failing) is None:
+            return None
+        since, reason = failing
+        seconds = time.monotonic() - since
+        if seconds <= _QUIET_SECONDS:
+            return None
+        return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, reason))

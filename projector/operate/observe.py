@@ -71,6 +71,11 @@ class RedisPart(msgspec.Struct, frozen=True):
     def silent(self, at: float) -> list[Writer]:
         """Returns the writers that have stored no heartbeat for a while, without projectors that were replaced: another
         one has been started since. `at` is now, in ms since 1970.
+
+        Heartbeats do not tell a dead process from one that stands still and may wake up. Nobody has to be told of
+        either once it was replaced: what a projector had begun before it stood still is refused when it wakes up (its
+        session has ended, and its partitions belong to others), and from then on it is one more projector, whose
+        heartbeat says by itself if its version or its settings are not those of the others.
         """
         found, starts = [], sorted(each.heartbeat.started_at for each in self.writers if each.heartbeat.role == "run")
         for writer in sorted(self.writers, key=lambda writer: -writer.age_ms):

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from leadview.instruments import family
 from leadview.metrics_port import Health
 from projector.ledger.breaks import BREAKS
+from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
 from projector.operate.problems import Lasting, WatchedLine, causes
 from projector.operate.words import say
@@ -48,12 +49,14 @@ class Watch(Collector):
         self._found: list[Problem] = []
         self._logged: dict[tuple[str, str], Problem] = {}
         self._complete: tuple[int, int] = (0, 0)
+        self.jobs = WorkHealth("jobs")
         self.waits_for: str | None = None
         """What the start waits for, in words."""
 
     def problems(self) -> list[Problem]:
         """Returns what is wrong now, without what only follows from it."""
-        found = [it for line in self._lines if (it := line.health.problem())]
+        healths: list[LineHealth | WorkHealth] = [*(line.health for line in self._lines), self.jobs]
+        found = [it for health in healths if (it := health.problem())]
         if self.waits_for and not any(isinstance(it, RedisUnknown) for it in self._found):
             found.append(RedisUnknown(self.waits_for))
         return causes(found + self._found)

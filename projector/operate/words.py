@@ -17,7 +17,8 @@ class Said(msgspec.Struct, frozen=True):
 
     `page` is the page in `docs` that says more, with its section. `detail` is more about it, in whole sentences; then
     `command` is a line to paste. `where` are the parts that do not work because of it, and the first one has to be
-    repaired: `kafka`, `projectors`, `redis`, `api`. `stops` says which lines apply nothing: none, one, or all.
+    repaired: `kafka`, `projectors`, `redis`, `api`; a note has none. `stops` says which lines apply nothing: none, one,
+    or all.
     """
 
     what: str
@@ -65,11 +66,13 @@ def _where(about: Problem) -> tuple[str, ...]:
             return ("redis",)
         case problem.OfLine() | problem.NoProjector() | problem.FewProjectors() | problem.OtherSettings():
             return ("projectors",)
-        case problem.Stale() | problem.GenerationUnfilled() | problem.GenerationUnwritten():
+        case problem.Stale():
             return ("projectors",)
         case (
             problem.DeadLetters()
             | problem.OtherLayout()
+            | problem.GenerationUnfilled()
+            | problem.GenerationUnwritten()
             | problem.RebuildDue()
             | problem.Silent()
             | problem.RedisNearlyFull()
@@ -89,7 +92,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.KafkaUnknown(reason):
             return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
         case problem.TopicMissing(topics, allowed=False):
-            advice = "let the user of the projector read and describe it"
+            advice = "let the user of the projector read and describe it, or correct LEADVIEW_TOPIC_PREFIX"
             return f"{_topics(topics)}: this user may not read it", advice, page
         case problem.TopicMissing(topics):
             advice = "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX"

@@ -26,7 +26,7 @@ _USAGE = _KEY + "u"
 _LATENCY, _WRITERS = names.LATENCY.decode(), names.WRITERS.decode()
 
 SERVES = (
-    *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("ping",), ("evalsha", "0", "1", _KEY)),
+    *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("evalsha", "0", "1", _KEY)),
     *(("getrange", _KEY, "0", "1"), ("mget", _KEY)),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
     *(("set", _LIMIT, "1"), ("incrby", _LIMIT, "1"), ("hset", _LATENCY, "f", "v"), ("expire", _LATENCY, "60")),
@@ -44,12 +44,12 @@ PROJECTS = (
         ("hsetnx", _KEY, "f", "v"),
         ("hdel", _KEY, "f"),
         ("hlen", _KEY),
-        ("hexists", _KEY, "f"),
     ),
     *(("hscan", _KEY, "0"), ("hvals", _KEY), ("sadd", _KEY, "m"), ("srem", _KEY, "m"), ("smembers", _KEY)),
     *(("zadd", _KEY, "1", "m"), ("zrem", _KEY, "m"), ("zrange", _KEY, "0", "1"), ("zscore", _KEY, "m")),
     *(("zrangebyscore", _KEY, "0", "1"), ("scan", "0"), ("evalsha", "0", "1", _KEY), ("script", "load", "return 1")),
-    *(("mget", _KEY), ("mset", _KEY, "1"), ("zcard", _KEY), ("zcount", _KEY, "0", "1")),
+    *(("mget", _KEY), ("mset", _KEY, "1"), ("zcard", _KEY), ("zcount", _KEY, "0", "1"), ("persist", _KEY)),
+    *(("xadd", _KEY, "*", "f", "v"), ("xrange", _KEY, "-", "+"), ("xrevrange", _KEY, "+", "-")),
     *(("info",), ("ping",), ("time",), ("select", "0"), ("client", "setname", "x"), ("client", "list")),
     ("client", "kill", "id", "1"),
 )

@@ -25,6 +25,7 @@ import msgspec
 from projector.dead_letter import DeadLetter
 from projector.errors import Superseded, Unavailable
 from projector.ledger.writers import Writing
+from projector.line.health import WorkHealth
 from projector.redis.scripts import erase, expire_lock, finish_work
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
@@ -88,12 +89,12 @@ async def _expire(store: Store, lock: Lock, seconds: int) -> None:
     await store.run([expire_lock(lock=lock.key, holder=lock.holder, seconds=seconds)])
 
 
-async def run(writing: Writing, settings: ProjectorSettings, stop: Stop) -> None:
-    """Run all jobs once a second, until `stop` is set. Retries while Redis or Kafka is unavailable.
+async def run(writing: Writing, settings: ProjectorSettings, stop: Stop, health: WorkHealth) -> None:
+    """Run all jobs once a second, until `stop` is set. Retries while Redis or Kafka is unavailable; `health` is told.
 
     A job may take long, so nothing else waits for it: neither records nor the upkeep.
     """
-    await repeat("the run of jobs", lambda: run_all(writing, settings), stop, lambda: _PAUSE_SECONDS)
+    await repeat("the run of jobs", lambda: run_all(writing, settings), stop, lambda: _PAUSE_SECONDS, health)
 
 
 async def run_all(writing: Writing, settings: ProjectorSettings) -> None:

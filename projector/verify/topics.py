@@ -6,21 +6,29 @@ without a newer event that differs from the topics is wrong.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
+from projector.ledger.breaks import made_again
+from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import lag
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.reference import Entity, Reference
 from projector.verify.stored import Stored
 from schemas.layouts import HEAD, read_head
-from schemas.resources import CONTACT, ORGANIZATION, Kind
+from schemas.resources import CONTACT, KINDS, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
+
+_NOTICED_SECONDS = 30.0
+"""Projectors look at the topics every few seconds."""
+_NOTICED_PAUSE_SECONDS = 0.3
 
 Ranges = Mapping[Partition, tuple[int, int]]
 T = TypeVar("T")
@@ -88,6 +96,29 @@ class Topics:
             if partition in self.covered and self.covered[partition][1] <= head.offset < self._available[partition][1]:
                 return True
         return False
+
+
+async def noticed(store: Store, settings: ProjectorSettings) -> ControlRecord:
+    """Returns the control record, as soon as all positions in it are of the topics that exist now.
+
+    The offsets of a former topic say nothing about what of the present one was applied. What is verified under them
+    confirms nothing either: that the topic was created again would be noted afterwards. Raises Refused if no projector
+    notices it, and Unavailable.
+    """
+    async with open_reader(settings, KINDS) as reader:
+        deadline = time.monotonic() + _NOTICED_SECONDS
+        while True:
+            ids = {topic.name: topic.id for topic in await reader.present()}  # first: so the positions are not older
+            record = await copies.require(store)
+            former = made_again(record.stored(), ids)
+            if not former:
+                return record
+            if time.monotonic() > deadline:
+                raise Refused(
+                    f"{', '.join(former)} was created again, and no projector has noticed it yet, so nothing can be "
+                    "verified: see `status`, and try again when projectors are running."
+                )
+            await asyncio.sleep(_NOTICED_PAUSE_SECONDS)
 
 
 @asynccontextmanager

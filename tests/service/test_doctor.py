@@ -5,6 +5,7 @@ deploy/Caddyfile and a good nginx keep every rule, and each fault of an nginx is
 import asyncio
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import time
@@ -25,7 +26,7 @@ from devstack.redis_server import RedisServer
 from projector.commands import doctor
 from projector.commands.gateway import RULES, Gateway
 from projector.errors import Refused
-from projector.redis.rights import PROJECTS, SERVES
+from projector.redis.rights import BEHIND_SENTINELS, CLUSTERED, PROJECTS, SERVES
 from schemas import api_keys, names, resources
 from tests.harness import certificates, crm
 from tests.harness.api_server import ApiServer
@@ -122,6 +123,13 @@ def test_what_is_not_there(leadview: Leadview) -> None:
     done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = leadview.call("doctor", kafka_bootstrap_servers=at)
+    assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
+    assert f"Kafka at {at} accepts connections, and does not answer" in done
+    done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
+    assert (done.status, results(done)["Kafka"]) == (1, "problem")
     assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
@@ -153,14 +161,22 @@ def test_the_rights_of_both_users(with_users: Leadview, server: RedisServer) -> 
     assert "the user leadview-api lacks hmget (key lv3…): grant it" in done
 
 
+_WORDS = {"auth", "count", "head", "kill", "list", "load", "match", "maxlen", "setname", "slots"}
+"""What stands in commands beside their names; AUTH needs no right, and HEAD is HTTP."""
+
+
 @pytest.mark.parametrize(
     ("package", "needed"), [pytest.param("projector", PROJECTS, id="projector"), pytest.param("api", SERVES, id="api")]
 )
-def test_every_command_of_a_script_is_checked(package: str, needed: tuple[tuple[str, ...], ...]) -> None:
+def test_every_command_that_is_used_is_checked_and_no_other(package: str, needed: tuple[tuple[str, ...], ...]) -> None:
     scripts = "".join(path.read_text() for path in sorted((ROOT / package / "redis" / "lua").iterdir()))
-    used = {name.lower() for name in re.findall(r"redis\.call\('([A-Za-z]+)'", scripts)}
+    used = {name.lower() for name in re.findall(r"call\(\s*'([A-Za-z]+)'", scripts)}
     assert used
-    assert used - {words[0] for words in needed} == set()
+    for path in (*(ROOT / package).rglob("*.py"), *(ROOT / "leadview/redis").iterdir()):
+        if path.suffix == ".py":
+            used |= {name.lower() for name in re.findall(r'b"([A-Z]{3,})"', path.read_text())}
+    beyond = {words[0] for words in (*CLUSTERED, *BEHIND_SENTINELS)}
+    assert used - _WORDS - beyond == {words[0] for words in needed} - beyond
 
 
 async def test_a_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

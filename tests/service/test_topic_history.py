@@ -26,7 +26,7 @@ from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
 from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 LEADS = [crm.uuid(100 + number) for number in range(20)]
 MORE = [crm.uuid(1000 + number) for number in range(60)]
@@ -87,6 +87,23 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_and_named(leadvi
     wait_until(lambda: is_well(leadview), "all is well again")
     wait_until(lambda: metric(port, PROBLEMS) == 0, "the metric ends as well")
     wait_until(lambda: ask(port, "/healthz")[0] == 200, "the projector is healthy again")
+
+
+@pytest.mark.apache
+def test_a_verification_before_anybody_has_noticed_it_ends_the_problem_as_well(leadview: Leadview) -> None:
+    """It waits for the projectors, which have not read anything of the new topic yet: not even its name is another."""
+    publish_first(leadview)
+    projector = leadview.start("run")
+    leadview.wait_until_served()
+    wait_until(lambda: is_well(leadview), "all is well")
+    projector.stop()
+    leadview.topics.recreate(resources.LEAD, 3)
+    leadview.publish_all(crm.lead(1, id=lead) for lead in LEADS)  # the same offsets as before
+    verifying = leadview.start("verify")
+    leadview.start("run")
+    assert verifying.wait(2 * PATIENCE_SECONDS) == 0, verifying.log.read_text()
+    leadview.wait_until_current()
+    wait_until(lambda: is_well(leadview), "all is well again")
 
 
 @pytest.mark.apache

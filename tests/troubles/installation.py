@@ -3,19 +3,26 @@ the console. Everything is a process and may be broken.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import orjson
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+)
+from confluent_kafka.admin import ResourceType as Type  # type: ignore[attr-defined]
 from msgspec import Struct
 
-from devstack.apache_kafka import ApacheKafka
+from devstack.apache_kafka import ApacheKafka, plain_login
 from devstack.child import Child
 from devstack.ports import free_port
-from devstack.programs import PROJECTOR
+from devstack.programs import PROJECTOR, ROOT
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
@@ -31,24 +38,28 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 KEY = mint(crm.ORGANIZATION)
 API_USER, PROJECTOR_USER, _PASSWORD = "api", "projector", "secret"
+LOGIN = plain_login({PROJECTOR_USER: _PASSWORD})
+"""Kafka with this login and ACLs lets the user of the projectors read the topics of the installation, and no others."""
 Redis = RedisServer | RedisSentinel | RedisCluster
 _SERIES = re.compile(r"^(leadview_\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 _REPORTED = re.compile(r'^leadview_projector_problems\{problem="(\w+)"\} (?!0\.0$)', re.MULTILINE)
 _SECONDS = 3 * PATIENCE_SECONDS
+LOOK_SECONDS = 0.5
+"""How often all surfaces are looked at. Programs change what they say every second or two."""
 _HANGS_SECONDS = 5.0
 """A request that has had no response for so long counts as one that gets none."""
 WELL = Row(sign="", command="")
+
+RULES = ROOT / "deploy/monitoring/rules.yaml"
+RULES_USE = frozenset(re.findall(r"\bleadview_\w+", RULES.read_text("utf-8")))
 
 Series = dict[str, float]
 """What was scraped: the value of each series, with its labels and that of the program."""
 
 
 class Seen(Struct, frozen=True):
-    """What all surfaces say at the same time, in the form of a row of the table."""
+    """What all surfaces but the command `status` say at the same time, in the form of a row of the table."""
 
-    exit: int
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
     on_console: tuple[tuple[str, ...], tuple[str, ...]]
     reported: tuple[tuple[str, ...], ...]
     """By projector that runs; for those that are healthy, nothing."""
@@ -63,18 +74,21 @@ class Seen(Struct, frozen=True):
         healths = {503 if row.by_projectors else 200} if self.healths else set()
         if row.by_one:
             reported, healths = {*reported, ()}, {*healths, 200}
-        expected = {
-            "exit code": (self.exit, 1 if row.problems else 0),
-            "status --json": (sorted(self.problems), sorted(row.problems)),
-            "notes": (sorted(self.notes), sorted(row.notes)),
-            "console": ([*map(sorted, self.on_console)], [sorted(row.problems), sorted(row.notes)]),
-            "metrics of projectors": ({*self.reported}, reported),
-            "/healthz of projectors": ({*self.healths}, healths),
-            "/livez of projectors": ({*self.lives}, {200} if self.lives else set()),
-            "/readyz": (self.ready, row.ready),
-            "a request": (self.answer, row.answer),
-        }
-        return [f"{surface}: {seen}, not {said}" for surface, (seen, said) in expected.items() if seen != said]
+        return differences(
+            {
+                "console": ([*map(sorted, self.on_console)], [sorted(row.problems), sorted(row.notes)]),
+                "metrics of projectors": ({*self.reported}, reported),
+                "/healthz of projectors": ({*self.healths}, healths),
+                "/livez of projectors": ({*self.lives}, {200} if self.lives else set()),
+                "/readyz": (self.ready, row.ready),
+                "a request": (self.answer, row.answer),
+            }
+        )
+
+
+def differences(expected: Mapping[str, tuple[object, object]]) -> list[str]:
+    """Returns what is not as it should be, of what was seen and what is said in the table, by surface."""
+    return [f"{surface}: {seen}, not {said}" for surface, (seen, said) in expected.items() if seen != said]
 
 
 class Installation:
@@ -89,7 +103,7 @@ class Installation:
         self.api = ApiServer(free_port(), timeout=_HANGS_SECONDS)
         self.api_process: Child
         self.well: Series = {}
-        """What was scraped when all was well."""
+        """What was scraped when all was well: no alert fires then."""
         self._api_metrics = free_port()
         self._console: Console
         self._version = 10
@@ -116,6 +130,16 @@ class Installation:
         self.leadview.redis.execute_command("ACL", "SETUSER", name, "on", f">{_PASSWORD}", "~*", "&*", "+@all")
         return {"redis_username": name, "redis_password": _PASSWORD}
 
+    @property
+    def signed_in(self) -> dict[str, str]:
+        """Settings of a program that has only the rights of the user of the projectors in Kafka."""
+        return {
+            "kafka_bootstrap_servers": self.kafka.sasl_servers,
+            "kafka_security_protocol": "SASL_PLAINTEXT",
+            "kafka_sasl_username": PROJECTOR_USER,
+            "kafka_sasl_password": _PASSWORD,
+        }
+
     def kill_projectors(self) -> None:
         for child in self.projectors.values():
             child.kill()
@@ -131,7 +155,6 @@ class Installation:
         self.start_api()
         with running_console(self.leadview) as (_, self._console):
             self.wait_for(WELL)
-            self.well = self.scrape()
             yield
 
     def publish(self) -> None:
@@ -143,16 +166,11 @@ class Installation:
         self.leadview.publish(crm.lead(self._version))
 
     def see(self) -> Seen:
-        status = self.leadview.run("status", "--json")
-        found = orjson.loads(status.stdout)
         shown = self._console.picture()["status"]
         running = [port for port, child in self.projectors.items() if child.running]
         healths = {port: ask(port, "/healthz")[0] for port in running}
         answering = [port for port, health in healths.items() if health]  # others stand still
         return Seen(
-            exit=status.status,
-            problems=tuple(found["kinds"]),
-            notes=tuple(found["note_kinds"]),
             on_console=(tuple(shown["kinds"]), tuple(shown["note_kinds"])),
             reported=tuple(tuple(sorted(_REPORTED.findall(ask(port, "/metrics")[1] or ""))) for port in answering),
             healths=tuple(healths[port] for port in answering),
@@ -161,26 +179,41 @@ class Installation:
             answer=self._request(),
         )
 
+    def _status_differs(self, row: Row) -> list[str]:
+        """Returns where `status` differs from the row. It is a process, so it is asked when all else agrees."""
+        status = self.leadview.run("status", "--json")
+        found = orjson.loads(status.stdout)
+        return differences(
+            {
+                "exit code": (status.status, 1 if row.problems else 0),
+                "status --json": (sorted(found["kinds"]), sorted(row.problems)),
+                "notes": (sorted(found["note_kinds"]), sorted(row.notes)),
+                "the first line": (found["verdict"] == "all is well", not row.problems),
+            }
+        )
+
     def wait_for(self, row: Row) -> None:
         """Wait until every surface says what the row says, and nothing else."""
-        differences = ["nothing was seen"]
+        last = ["nothing was seen"]
 
         def is_said() -> bool:
-            nonlocal differences
-            differences = self.see().differs(row)
-            return not differences
+            nonlocal last
+            last = self.see().differs(row) or self._status_differs(row)
+            return not last
 
         try:
-            wait_until(is_said, "every surface says it", _SECONDS)
+            wait_until(is_said, "every surface says it", _SECONDS, LOOK_SECONDS)
         except TimeoutError as error:
-            last = self.leadview.run("status")
-            raise TimeoutError("\n".join((str(error), *differences, last.output))) from None
+            said = self.leadview.run("status")
+            raise TimeoutError("\n".join((str(error), *last, said.output))) from None
 
     def scrape(self) -> Series:
-        """Returns the series of all programs, as Prometheus has them after a scrape."""
+        """Returns the series of all programs that the rules use, as Prometheus has them after a scrape."""
         found: Series = {}
         for port in [*self.projectors, self._api_metrics]:
             for name, labels, value in _SERIES.findall(ask(port, "/metrics")[1] or ""):
+                if name not in RULES_USE:
+                    continue
                 instance = ", ".join(filter(None, (labels.replace(",", ", "), f'instance="{port}"')))
                 found[f"{name}{{{instance}}}"] = float(value)
         return found
@@ -207,5 +240,19 @@ def installation(kafka: ApacheKafka, redis: Redis, folder: Path, **settings: obj
         own["redis_url"] = redis.url_of_all
     with Leadview(known, f"t{uuid4().hex[:12]}.", redis, folder, **own) as leadview:
         here = Installation(leadview, kafka, redis, folder)
+        _let_read(leadview)
         with here.running():
             yield here
+
+
+def _let_read(leadview: Leadview) -> None:
+    """Give the user of the projectors the rights of `deploy/kafka-acls.sh.example`."""
+    kinds = {Type.TOPIC: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"), Type.GROUP: ("READ",)}
+    names, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
+    bindings = [
+        AclBinding(kind, leadview.prefix, names, f"User:{PROJECTOR_USER}", "*", AclOperation[right], allow)
+        for kind, rights in kinds.items()
+        for right in rights
+    ]
+    for added in leadview.topics.admin.create_acls(bindings).values():
+        added.result(PATIENCE_SECONDS)

@@ -5,6 +5,7 @@ repaired, every surface says that all is well. `make troubles` runs this.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
@@ -12,15 +13,16 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
-from docs.generate.troubles import ROWS, Row
+from docs.generate.troubles import ROWS, Row, Servers
 from tests.harness.promtool import Expected, Value, run
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.troubles.installation import WELL, Installation, Redis, Series, installation
+from tests.troubles.installation import LOGIN, LOOK_SECONDS, RULES, WELL, Installation, Redis, Series, installation
 from tests.troubles.troubles import TROUBLES
 
 pytestmark = pytest.mark.troubles
 
-RULES = Path(__file__).parents[2] / "deploy/monitoring/rules.yaml"
+_GROUPS = 3
+"""So many installations with one server of Redis share these troubles, if there are as many processes."""
 STEP_SECONDS, STEPS = 30, 64
 """So long is each: all is well, the trouble, all is well again. The alerts here look at half an hour at most."""
 _LONE_SHARDS = ("--cluster-require-full-coverage", "no")  # as docs/production.md says
@@ -50,7 +52,8 @@ class Stage:
             folder.mkdir()
             self._kind = servers
             shards = servers == "shards"
-            kafka = self._servers.enter_context(ApacheKafka.start(folder / "kafka", 3 if shards else 1))
+            started = ApacheKafka.start(folder / "kafka", 3 if shards else 1, login=LOGIN, acls=True)
+            kafka = self._servers.enter_context(started)
             redis: Redis
             match servers:
                 case "shards":
@@ -85,16 +88,28 @@ def test_each_row_has_a_trouble() -> None:
     assert TROUBLES.keys() == ROWS.keys()
 
 
-@pytest.mark.parametrize(("name", "row"), [pytest.param(name, row, id=name) for name, row in ROWS.items()])
-def test_every_surface_says_it(stage: Stage, tmp_path: Path, name: str, row: Row) -> None:
+def in_groups() -> Iterator[Any]:
+    """Yields the rows, those of the same servers one after the other. Each group may be run by a process of its own
+    (pytest-xdist), with servers of its own: what takes time is mostly to wait.
+    """
+    for servers in get_args(Servers):
+        names = [name for name, row in ROWS.items() if row.servers == servers]
+        for number, name in enumerate(names):
+            group = f"one-{number * _GROUPS // len(names)}" if servers == "one" else "others"
+            yield pytest.param(name, id=name, marks=pytest.mark.xdist_group(group))
+
+
+@pytest.mark.parametrize("name", [*in_groups()])
+def test_every_surface_says_it(stage: Stage, tmp_path: Path, name: str) -> None:
+    row = ROWS[name]
     here = stage.here(row.servers)
     try:
-        before = scraped(here, tmp_path, [], WELL)
+        here.well = here.well or scraped(here, tmp_path, [], WELL)
         with TROUBLES[name](here):
             here.wait_for(row)
-            during = scraped(here, tmp_path, [before], row)
+            during = scraped(here, tmp_path, [here.well], row)
         here.wait_for(WELL)
-        scraped(here, tmp_path, [before, during], WELL)
+        here.well = scraped(here, tmp_path, [here.well, during], WELL)
     except BaseException:
         stage.give_up()
         raise
@@ -111,6 +126,9 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
     def fire() -> bool:
         nonlocal found, why
         found = here.scrape()
+        if is_late(found) != ("Stale" in row.alerts):
+            why = f"the ages are not those of {row.alerts}: {found}"
+            return False  # promtool takes a second of a core
         values: dict[str, list[Value]] = {name: [] for series in (*earlier, found) for name in series}
         for series in (*earlier, found):
             for name in values:
@@ -125,10 +143,15 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
         return True
 
     try:
-        wait_until(fire, "these alerts fire, and no others", 2 * PATIENCE_SECONDS)
+        wait_until(fire, "these alerts fire, and no others", 2 * PATIENCE_SECONDS, LOOK_SECONDS)
     except TimeoutError as error:
         raise TimeoutError(f"{error}: {why}") from None
     return found
+
+
+def is_late(found: Series) -> bool:
+    """Does an age grow?"""
+    return any(value > _RENEWED_SECONDS for name, value in found.items() if "_age_seconds" in name)
 
 
 def lasting(name: str, value: Value) -> list[Value]:

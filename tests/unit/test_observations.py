@@ -27,6 +27,7 @@ from schemas.control import Stamp
 from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
 from schemas.settings import ProjectorSettings
 from tests.harness.generations import ids
+from tests.harness.waiting import wait_until
 
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
 STAMP = Stamp.first()
@@ -218,3 +219,18 @@ def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
     heartbeat = Heartbeat("run", 1, STAMP.text, **msgspec.structs.asdict(condition))
     read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness)
     assert read == Freshness("run", 5, 4)
+
+
+def test_a_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("projector.line.health._QUIET_SECONDS", 0.0)
+    watch = Watch(ProjectorSettings(), [])
+    assert watch.problems() == []
+    watch.jobs.failed("NOPERM srem")
+    wait_until(watch.problems, "it has failed for longer than that")
+    [said] = watch.condition().problems
+    assert said.startswith("jobs: no step has succeeded for 0 s (NOPERM srem)")
+    assert watch.condition().kinds == ["no_step"]
+    watch.jobs.succeeded()
+    assert watch.problems() == []

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from docs.generate.troubles import ROWS
 from projector import problem
 from projector.console import pages
 from projector.kafka.topics import Retention, Topic
@@ -20,15 +21,15 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from schemas import metrics, words
 from schemas.control import Stamp
-from schemas.faults import Fault
-from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy
+from schemas.heartbeat import Former, Heartbeat, LineTrouble
+from tests.harness import troubled
 from tests.harness.generations import generation, ids
+from tests.harness.troubled import EVERY, HALT, OBSERVED
 
 STAMP = Stamp.first()
 NOW = time.time() * 1000
 LEADS = Partition("crm.leads", 0)
 RUNNING = {"access": "running", "documents": "running"}
-HALT = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
 COMPACTED = Retention("compact", 604_800_000, -1)
 
 
@@ -151,6 +152,12 @@ def test_all_is_well(found: Observation) -> None:
         ),
         pytest.param(
             survey(redis(), kafka(exists=False)), "topic crm.leads: missing", "LEADVIEW_TOPIC_PREFIX", id="no topic"
+        ),
+        pytest.param(
+            survey(redis(), KafkaPart([Topic("crn.leads", True, False, (), (), None)], {})),
+            "topic crn.leads: this user may not read it",
+            "or correct LEADVIEW_TOPIC_PREFIX",
+            id="no topic that it may read",
         ),
         pytest.param(
             survey(redis(), kafka(Retention("delete", -1, -1))), "not compacted", "cleanup.policy=compact", id="kept"
@@ -371,41 +378,16 @@ def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
     ]
 
 
-EVERY: list[problem.Problem] = [
-    problem.RedisUnknown("no answer"),
-    problem.KafkaUnknown("no answer"),
-    problem.TopicMissing(("a", "b")),
-    problem.TopicMissing(("a",), allowed=False),
-    problem.TopicUnserved(("a",)),
-    problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
-    problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
-    problem.TopicTruncated(("a",), "2026-01-01T00:00:00Z", "old", "", access=False),
-    problem.RedisEvicts(("allkeys-lru",)),
-    problem.RedisFull(1.0),
-    problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
-    problem.RedisEmpty(filling=False),
-    problem.Incomplete(1, 1, ()),
-    problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
-    problem.NoProjector(("a",)),
-    problem.OtherSettings(("a",), "LEADVIEW_TOPIC_PREFIX", "crn.", "crm."),
-    problem.Halted("documents", ("a",), HALT),
-    problem.Halted("documents", ("a",), Former("halted", "bad")),
-    problem.Failing("documents", (), Failing("documents", "KeyError")),
-    problem.StandingBy("documents", ("a",), StandingBy(2, 2, 1)),
-    problem.NotAdvancing("documents", (), 5, 31.0, ("crm.leads:0",)),
-    problem.NoPartitions("documents", (), 2, spare=True),
-    problem.Reported("documents", ("a",), "no_step", "no step"),
-    problem.Stale(1, 61.0),
-    problem.RebuildDue(1, 2),
-    problem.GenerationUnfilled(2),
-    problem.GenerationUnwritten(2, 3),
-    problem.OtherLayout(2),
-    problem.DeadLetters(5),
-    problem.Silent("a", "run", 9.0),
-    problem.FewProjectors(1, 2),
-    problem.AccessAsBefore(("a:b", "a")),
-    problem.RedisNearlyFull(0.9),
-]
+@pytest.mark.parametrize("name", OBSERVED)
+def test_what_follows_from_each_trouble_as_it_was_observed(name: str) -> None:
+    found = problems(OBSERVED[name]())
+    assert [it.label for it in found if it.severity == "problem"] == [*ROWS[name].problems]
+    assert [it.label for it in found if it.severity == "note"] == [*ROWS[name].notes]
+
+
+def test_each_trouble_in_which_something_is_said_is_observed() -> None:
+    assert problems(troubled.WELL) == []
+    assert OBSERVED.keys() == {name for name, row in ROWS.items() if row.problems or row.notes}
 
 
 def test_every_kind_has_words_and_a_page_and_is_read_as_it_was_written() -> None:

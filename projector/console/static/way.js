@@ -13,20 +13,28 @@ const body = (id) => byId(`stage-${id}`).querySelector(".body");
 export function showWay(picture) {
   const { status, topics, api } = picture;
   const down = picture.problems.some((said) => said.stops === "all");
-  const broken = (part) => picture.problems.some((said) => said.where.includes(part));
+  const wrong = (part) => picture.problems.filter((said) => said.where.includes(part));
   const published = total(topics.map((topic) => topic.published));
   const applied = total(topics.map((topic) => topic.applied));
-  fill(body("kafka"), ...kafka(status, topics));
-  fill(body("projectors"), ...projectors(status, down));
-  fill(body("redis"), ...redis(picture));
-  fill(body("api"), ...theApi(picture));
-  for (const part of ["kafka", "projectors", "redis"]) mark(part, !broken(part));
-  mark("api", !broken("api") && (!api || (api.unread === "" && failing(api) === 0)));
+  show("kafka", wrong("kafka"), (well) => kafka(status, topics, well));
+  show("projectors", wrong("projectors"), (well) => projectors(status, down, well));
+  show("redis", wrong("redis"), (well) => redis(picture, well));
+  show("api", wrong("api"), (well) => theApi(picture, well));
+  for (const part of ["kafka", "projectors", "redis"]) mark(part, !wrong(part).length);
+  mark("api", !wrong("api").length && (!api || (api.unread === "" && failing(api) === 0)));
   arrow("kafka", published, "published", topics.length === 0);
   arrow("projectors", applied, "applied", down);
   const inPart = status.incomplete_shards > 0 && status.incomplete_shards < picture.shards;
   arrow("redis", api ? api.requests : null, "requests", status.generation === null && !inPart);
   fill(byId("partitions").querySelector("tbody"), ...status.partitions.map(partition));
+}
+
+// Nothing in a part is green while it has a problem, whatever else works there: `parts` gets the state of badges that
+// would be. What says the problem is in the part as well.
+function show(id, problems, parts) {
+  const shown = parts(problems.length ? "plain" : "well").filter((each) => each !== null);
+  const isSaid = shown.some((each) => each.matches(".badge.wrong") || each.querySelector(".badge.wrong"));
+  fill(body(id), ...(isSaid ? [] : problems.map((said) => badge("wrong", said.what))), ...shown);
 }
 
 const total = (rates) => {
@@ -45,7 +53,7 @@ function mark(id, well) {
   byId(`stage-${id}`).classList.toggle("wrong", !well);
 }
 
-function kafka(status, topics) {
+function kafka(status, topics, well) {
   if (!topics.length) return [badge("wrong", "cannot be read")];
   const rows = topics.map((topic) => {
     const own = status.partitions.filter((partition) => partition.topic === topic.name);
@@ -55,7 +63,7 @@ function kafka(status, topics) {
     const waits = !known
       ? badge("wrong", "lag unknown")
       : !lag
-        ? badge("well", "all applied")
+        ? badge(well, "all applied")
         : oldest < SOON_SECONDS
           ? badge("plain", `${count(lag)} being applied`)
           : badge("waits", `${count(lag)} waiting, the oldest for ${duration(oldest)}`);
@@ -77,7 +85,7 @@ function kafka(status, topics) {
 }
 
 // `down`: no line can apply anything, whatever the projectors say of their lines.
-function projectors(status, down) {
+function projectors(status, down, well) {
   if (status.projectors === null) return [badge("wrong", "not known: Redis cannot be read")];
   const rows = status.writers.map((writer) => {
     const name = writer.role === "run" ? "projector" : writer.role;
@@ -85,7 +93,7 @@ function projectors(status, down) {
       const word = state.split(": ")[0];
       if (!writer.alive) return badge("plain", `${line}: unknown`);
       if (word !== "running") return badge("wrong", `${line}: ${word}`);
-      return down ? badge("waits", `${line}: waits`) : badge("well", `${line}: running`);
+      return down ? badge("waits", `${line}: waits`) : badge(well, `${line}: running`);
     });
     return h(
       "li",
@@ -100,7 +108,7 @@ function projectors(status, down) {
   return [...none, h("ul", { class: "rows" }, ...rows)];
 }
 
-function redis(picture) {
+function redis(picture, well) {
   const { status, shards } = picture;
   if (status.redis_used_memory === null) return [badge("wrong", "cannot be read")];
   const limit = status.redis_max_memory;
@@ -114,7 +122,7 @@ function redis(picture) {
       ? badge("wrong", "empty")
       : missing
         ? badge("wrong", shards === 1 ? "not complete" : `${missing} of ${shards} shards not complete`)
-        : badge("well", shards === 1 ? "complete" : `all ${shards} shards complete`);
+        : badge(well, shards === 1 ? "complete" : `all ${shards} shards complete`);
   return [
     complete,
     h(
@@ -145,11 +153,11 @@ const CAUSES = {
   503: "not available",
 };
 
-function theApi({ status, api, shards }) {
+function theApi({ status, api, shards }, well) {
   const missing = status.incomplete_shards ?? 0;
   const served =
     status.generation !== null
-      ? badge("well", "serves")
+      ? badge(well, "serves")
       : status.redis_used_memory === null
         ? badge("wrong", "not known: Redis cannot be read")
         : missing && missing < shards

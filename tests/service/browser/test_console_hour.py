@@ -6,34 +6,14 @@ from pathlib import Path
 import pytest
 
 from projector.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
-from tests.harness.chromium import Page, open_page
-from tests.harness.console import REPEATS, FedConsole, fed_console, picture_of
+from tests.harness.chromium import open_page
+from tests.harness.console import REPEATS, fed_console, picture_of, show
 
 pytestmark = pytest.mark.browser
 
 _HOUR = 3600
-_DRAWN = """
-    ((at) => new Promise((resolve) => {
-        const time = document.getElementById('sampled');
-        const watch = new MutationObserver(look);
-        function look() {
-            if (Date.parse(time.dateTime) !== at) return;
-            watch.disconnect();
-            resolve();
-        }
-        watch.observe(time, {attributes: true});
-        look();
-    }))"""
-"""Ends when the page has drawn the picture of a time, in ms since 1970."""
 _MOST_GROWTH = 300_000
 """Bytes: a tenth of a kilobyte for each picture after the window is full."""
-
-
-def show(page: Page, console: FedConsole, second: int) -> None:
-    """Publish the picture of this second, and wait until the page shows it."""
-    shown = picture_of(second)
-    console.publish(shown)
-    page.do(f"{_DRAWN}({shown.at})")
 
 
 def test_every_picture_is_drawn(tmp_path: Path) -> None:
@@ -46,7 +26,7 @@ def test_every_picture_is_drawn(tmp_path: Path) -> None:
     with fed_console() as console, open_page(tmp_path) as page:
         page.open(console.url)
         for second in (1, 2, 31, 40):
-            show(page, console, second)
+            show(page, console, picture_of(second))
             assert page.text("#verdict-text")[2:] == picture_of(second).status.verdict
 
 
@@ -58,10 +38,10 @@ def test_an_hour_open_grows_no_memory(tmp_path: Path) -> None:
     with fed_console() as console, open_page(tmp_path) as page:
         page.open(console.url)
         for second in range(HISTORY_SECONDS + REPEATS + 1):
-            show(page, console, second)
+            show(page, console, picture_of(second))
         full = page.held()
         for second in range(HISTORY_SECONDS + REPEATS + 1, _HOUR + 1):
-            show(page, console, second)
+            show(page, console, picture_of(second))
         ended = page.held()
         sys.stdout.write(f"\n{full} when the window was full, {ended} after an hour\n")
         assert ended.heap - full.heap < _MOST_GROWTH

@@ -1,0 +1,126 @@
+"""The page in every trouble of `docs/generate/troubles.py`, and with every problem: what it says, and what is green.
+
+No servers are needed: each picture follows from what Redis and Kafka say in this trouble. `make browser` runs this.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from docs.generate.troubles import ROWS
+from projector.console.api_figures import ApiFigures
+from projector.console.picture import Picture, picture
+from projector.operate.observe import Observation
+from projector.operate.words import Said, headline, say
+from projector.problem import Problem
+from tests.harness.chromium import Page, open_page
+from tests.harness.console import FedConsole, fed_console, show, verdict
+from tests.harness.troubled import EVERY, OBSERVED, WELL
+
+pytestmark = pytest.mark.browser
+
+_API = ApiFigures(100.0, {"200": 100.0}, 1.0, 9.0, 2)
+PARTS = ("kafka", "projectors", "redis", "api")
+
+
+@pytest.fixture(scope="module")
+def console() -> Iterator[FedConsole]:
+    with fed_console() as console:
+        yield console
+
+
+@pytest.fixture(scope="module")
+def page(console: FedConsole, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with open_page(tmp_path_factory.mktemp("page")) as page:
+        page.open(console.url)
+        yield page
+        assert page.complaints == []
+
+
+class _Pictures:
+    """Pictures that follow one another."""
+
+    taken = 0
+
+
+def pictured(found: Observation) -> Picture:
+    """Returns the next picture: the page is known to show it by its time."""
+    _Pictures.taken += 1
+    shown = picture(found, None, _API, None, None, [])
+    moving = [replace(topic, published=5.0, applied=5.0) for topic in shown.topics]
+    return replace(shown, topics=moving, at=shown.at + 1000 * _Pictures.taken)
+
+
+def items(page: Page, selector: str) -> list[str]:
+    found: list[str] = page.do(f"[...document.querySelectorAll('{selector} > li')].map((each) => each.innerText)")
+    return found
+
+
+def marked(page: Page) -> set[str]:
+    return set(page.do("[...document.querySelectorAll('.stage.wrong')].map((it) => it.id.slice('stage-'.length))"))
+
+
+def green(page: Page) -> set[str]:
+    """Returns the parts in which something is shown as working."""
+    script = "[...document.querySelectorAll('.stage:has(.badge.well)')].map((it) => it.id.slice('stage-'.length))"
+    return set(page.do(script))
+
+
+def flowing(page: Page) -> set[str]:
+    return set(page.do("[...document.querySelectorAll('.arrow.flows')].map((it) => it.id.slice('arrow-'.length))"))
+
+
+def plain(text: str) -> str:
+    """Text as the page shows it: what is between backticks has another font."""
+    return " ".join(text.replace("`", "").split())
+
+
+def is_said(page: Page, selector: str, said: list[Said], *, alone: bool) -> None:
+    """The page has these findings and no others, each with what is not well and what to do: a single one in the first
+    line."""
+    shown = [plain(each) for each in items(page, selector)]
+    assert len(shown) == len(said), (shown, said)
+    for text, one in zip(shown, said, strict=True):
+        there = plain(page.text("#verdict-text")) if alone else text
+        assert plain(one.what) in there
+        assert plain(one.advice) in there
+        assert plain(one.detail) in text
+        assert plain(one.command) in text
+        assert one.page.partition("#")[0] in text
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_what_it_says_in_each_trouble(page: Page, console: FedConsole, name: str) -> None:
+    shown, row = pictured(OBSERVED[name]()), ROWS[name]
+    assert (shown.status.kinds, shown.status.note_kinds) == ([*row.problems], [*row.notes])
+    show(page, console, shown)
+    assert verdict(page) == plain(shown.status.verdict)
+    assert (verdict(page) == "all is well") == (not row.problems)
+    assert page.text("#verdict-text").startswith("✕" if row.problems else "✓")
+    is_said(page, "#problems", shown.problems, alone=len(shown.problems) == 1)
+    is_said(page, "#notes", shown.notes, alone=False)
+    assert marked(page) == {part for said in shown.problems for part in said.where}
+
+
+@pytest.mark.parametrize("about", [pytest.param(it, id=f"{number}-{it.kind}") for number, it in enumerate(EVERY)])
+def test_nothing_is_green_that_has_a_problem(page: Page, console: FedConsole, about: Problem) -> None:
+    """Whatever else the picture has, which is that of a Leadview that works."""
+    said = say(about)
+    is_problem = about.severity == "problem"
+    assert bool(said.where) == is_problem, "each problem is one of a part"
+    well = pictured(WELL)
+    show(page, console, well)
+    assert (marked(page), green(page), flowing(page)) == (set(), set(PARTS), set(PARTS[:-1]))
+    status = replace(well.status, well=not is_problem, verdict=headline([said] if is_problem else []))
+    at = well.at + 1
+    if is_problem:
+        show(page, console, replace(well, at=at, status=status, problems=[said]))
+    else:
+        show(page, console, replace(well, at=at, status=status, notes=[said]))
+    wrong = set(said.where)
+    assert marked(page) == wrong
+    assert green(page) == set(PARTS) - wrong
+    assert ("projectors" in flowing(page)) == (said.stops != "all")
+    for part in wrong:
+        assert "✕" in page.text(f"#stage-{part} .body"), "it is not said by colour alone"

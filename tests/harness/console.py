@@ -146,27 +146,6 @@ def running_console(
 _AXE = ROOT / "build" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 
 
-_DRAWN = """
-    ((at) => new Promise((resolve) => {
-        const time = document.getElementById('sampled');
-        const watch = new MutationObserver(look);
-        function look() {
-            if (Date.parse(time.dateTime) !== at) return;
-            watch.disconnect();
-            resolve();
-        }
-        watch.observe(time, {attributes: true});
-        look();
-    }))"""
-"""Ends when the page has drawn the picture of a time, in ms since 1970."""
-
-
-def show(page: Page, console: FedConsole, shown: Picture) -> None:
-    """Publish a picture, and wait until the page shows it: its time must be another one than before."""
-    console.publish(shown)
-    page.do(f"{_DRAWN}({shown.at})")
-
-
 def verdict(page: Page) -> str:
     """Returns the verdict without its sign."""
     return page.text("#verdict-text").removeprefix("✓ ").removeprefix("✕ ").strip()
@@ -295,3 +274,24 @@ def _api(second: int) -> ApiFigures:
     phase = second % REPEATS
     answers = {"200": 100.0 + phase, "401": float(phase % 3), "503": float(phase == 31)}
     return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)
+
+
+_DRAWN = """
+    ((at) => new Promise((resolve) => {
+        const time = document.getElementById('sampled');
+        const watch = new MutationObserver(look);
+        function look() {
+            if (Date.parse(time.dateTime) !== at) return;
+            watch.disconnect();
+            resolve();
+        }
+        watch.observe(time, {attributes: true});
+        look();
+    }))"""
+"""Ends when the page has drawn the picture of a time, in ms since 1970."""
+
+
+def show(page: Page, console: FedConsole, shown: Picture) -> None:
+    """Publish a picture, and wait until the page shows it: its time must be another one than before."""
+    console.publish(shown)
+    page.do(f"{_DRAWN}({shown.at})")

@@ -377,7 +377,7 @@ async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
         await it.covers(1)
         assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [True]
         kafka.recreate("crm.leads")
-        await eventually(lambda: it.stored() is None, "the line has noticed it")
+        await eventually(lambda: it.stored() in (None, 0), "the line has noticed it")
         kafka.publish(BAD)
         await it.covers(1)
     assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [False]

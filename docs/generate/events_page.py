@@ -31,7 +31,8 @@ class Bad(NamedTuple):
 
 def parts() -> dict[str, str]:
     """Returns the generated parts of the page, in Markdown, by the names of their places."""
-    common = f"Each event has these fields in its `data`:\n\n{_fields(events.Deleted)}\n"
+    text = "Each event has these fields in its `data`; that of a deletion needs no others:"
+    common = f"{text}\n\n{_fields(events.Deleted)}\n"
     return {"topics": _topics(), "events": "\n".join([common, *(line for kind in KINDS for line in _section(kind))])}
 
 

@@ -117,13 +117,14 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "one projector has another prefix, and may not see such topics": Row(
-        sign="The same, also if Kafka's ACLs hide these topics from it",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in others, also if Kafka's ACLs hide the topics from it",
         command="correct the setting of that projector, and restart it",
         problems=("other_settings",),
         alerts=("Problem",),
     ),
     "all projectors have another prefix, and may not see such topics": Row(
-        sign="The same of all projectors; `/healthz`: topics …: this user may not read it",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this command; `/healthz`: topics …: "
+        "this user may not read it",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),
@@ -259,7 +260,7 @@ ROWS: dict[str, Row] = {
     ),
     "master and replica are away": Row(
         servers="sentinel",
-        sign="The same with Sentinels, if no replica is left",
+        sign="Every request gets 503; `status`: Redis cannot be read, with Sentinels and no replica left",
         command="`python -m projector doctor`; repair Redis",
         problems=("redis_unknown",),
         ready=False,

@@ -34,6 +34,8 @@ _PART_UNDER_WAY = 256
 class Reply(Struct, frozen=True, gc=False):
     """The reply of `serve.lua`, in its order. With 401, 403 and 503 only `status` is set.
 
+    206 (LARGE) and 503 (BEING_APPLIED) are not statuses of HTTP: they tell `Documents` and `Store` what to do next.
+
     Times are in microseconds, windows in seconds.
     """
 
@@ -99,10 +101,10 @@ class Store:
         document is left to `read_large`.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        `queue` names whose turns the request takes (`Turns`). If the connection is lost, or another generation was
-        promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
-        server that holds the organization is not completely filled, or while the records of a recreated organization
-        are applied again.
+        The request takes a turn in its `queue` (`Turns`). If the connection is lost, or another generation was promoted
+        meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the server that
+        holds the organization is not completely filled, or while the records of a recreated organization are applied
+        again.
         """
         turn = self._turns.take(queue)
         if turn is not None:
@@ -137,11 +139,11 @@ class Store:
         resource: Resource,
         record_id: str | None,
         etags: tuple[bytes, ...],
-        large_share: bytes | None = None,
+        large_queue: bytes | None = None,
     ) -> tuple[Any, bytes]:
-        """Returns the reply of the script in the generation that is live when it is executed; or the parts of the value
-        of a large document, if `large_share` names whose turn that takes. With it comes the header `Data-As-Of`, as it
-        was known before. Raises Unavailable.
+        """Returns the reply of the script in the generation that is live when it is executed; with `large_queue`, the
+        queue in which this takes its turn, the parts of the value of a large document. With it comes the header
+        `Data-As-Of`, as it was known before. Raises Unavailable.
         """
         tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
@@ -154,10 +156,10 @@ class Store:
                     generation = await self._serving.ask(link, tag)
                 as_of = link.as_of
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
-                if large_share is None or name is None:
+                if large_queue is None or name is None:
                     reply, live = await self._call(link, tag, self._command(caller, name, etags))
                 else:
-                    reply, live = await self._call_large(link, tag, name, large_share)
+                    reply, live = await self._call_large(link, tag, name, large_queue)
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago

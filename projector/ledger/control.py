@@ -193,7 +193,7 @@ class State(msgspec.Struct, frozen=True):
         )
 
 
-Change = Callable[[State], State]
+StateChange = Callable[[State], State]
 """Computes the new state from the present one. It may raise Refused."""
 
 

@@ -230,7 +230,7 @@ async def writing(
     try:
         yield here
     finally:
-        ended.set()  # asyncio.wait_for, with which redis-py sends, may swallow a cancellation (Python 3.11)
+        ended.set()  # this ends the loop; to cancel it only interrupts what it waits for
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         with suppress(Unavailable):

@@ -117,5 +117,5 @@ class Opened:
 
     async def positions(self, *partitions: Partition) -> dict[Partition, int | None]:
         """Returns what a session that is opened now would begin with."""
-        found = await self.ledger.positions(await self.ledger.open(), partitions)
+        found = await self.ledger.positions((await self.ledger.open()).record, partitions)
         return {partition: position.offset if position else None for partition, position in found.items()}

@@ -32,7 +32,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
-from projector.kafka.batches import Batch, decompressed, whole_batches
+from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
@@ -213,8 +213,8 @@ def _unpacked(data: bytes) -> None:
             assert len(piece) == len(sizes)
 
 
-def _batches(data: bytes) -> Iterator[Batch]:
-    yield from map(Batch, whole_batches(data))
+def _batches(data: bytes) -> Iterator[RecordBatch]:
+    yield from map(RecordBatch, whole_batches(data))
 
 
 def _batch(content: bytes, records: int = 1) -> bytes:

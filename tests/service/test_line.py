@@ -620,14 +620,14 @@ async def test_a_session_under_another_record_positions_all_partitions_again(
     positions = new_line(projection)._positions
     kafka.join()
     kafka.publish(*leads(3))
-    await positions.seek()
+    await positions.ensure_positioned()
     await kafka.poll(10, 0)
     await positions.cover({LEADS: Step(NOTHING_STORED, Position(3, 0, 0))})
     assert positions.offsets[LEADS] == kafka.position(LEADS) == 3
     projection.client.flushdb()
     await copies.current(projection.store)
     kafka.reset([CONTACTS])
-    await positions.seek()
+    await positions.ensure_positioned()
     assert positions.offsets == {LEADS: NOTHING_STORED, CONTACTS: NOTHING_STORED}
     assert kafka.position(LEADS) == 0
     kafka.reset([LEADS])

@@ -19,7 +19,7 @@ from projector.ledger.control import (
     Step,
     Stored,
 )
-from projector.ledger.writers import Session, Sessions
+from projector.ledger.sessions import Session, Sessions
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.scripts import RewindRow, StepRow

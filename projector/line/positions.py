@@ -27,7 +27,7 @@ from projector.ledger.control import (
     difference,
 )
 from projector.ledger.ledger import Ledger
-from projector.ledger.writers import Session
+from projector.ledger.sessions import Session
 from projector.record import Partition, Record
 from projector.redis.scripts import RewindRow
 from schemas import names

@@ -16,7 +16,7 @@ from projector.intent import Intent
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, Outcome, Position, Step
 from projector.ledger.ledger import Ledger
-from projector.ledger.writers import Session
+from projector.ledger.sessions import Session
 from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE

@@ -32,8 +32,8 @@ from projector.record import Partition, Record
 from projector.redis.scripts import RewindRow
 from schemas import names
 
-Answer = tuple[dict[Partition, int], dict[str, str]]
-"""What Kafka answers: the end offsets of partitions, and the ids of the topics."""
+Ends = tuple[dict[Partition, int], dict[str, str]]
+"""The end offsets of partitions, and the ids of the topics."""
 
 logger = logging.getLogger(__name__)
 
@@ -284,13 +284,13 @@ class KafkaExchange:
     def __init__(self, source: Source, positions: Positions) -> None:
         self._source = source
         self._positions = positions
-        self._exchanging: asyncio.Task[Answer] | None = None
+        self._exchanging: asyncio.Task[Ends] | None = None
 
     def begin(self) -> None:
         """Commit, and ask about the present partitions, unless an exchange is under way."""
         self._exchanging = self._exchanging or asyncio.create_task(self._exchange(list(self._positions.offsets)))
 
-    def take_answer(self) -> Answer | None:
+    def take_answer(self) -> Ends | None:
         """Returns the answer, once; None if there is none yet. Raises Unavailable."""
         if self._exchanging is None or not self._exchanging.done():
             return None
@@ -308,6 +308,6 @@ class KafkaExchange:
             self._exchanging.cancel()
             await asyncio.gather(self._exchanging, return_exceptions=True)
 
-    async def _exchange(self, partitions: list[Partition]) -> Answer:
+    async def _exchange(self, partitions: list[Partition]) -> Ends:
         await self._positions.commit()
         return await self._source.end_offsets(partitions), await self._source.topic_ids()

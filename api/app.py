@@ -74,8 +74,9 @@ class Api(Starlette):
 
 
 class Endpoint:
-    """A bare ASGI endpoint: read the request, compute the response or report the error, send it, count it. Starlette's
-    Request, Response and middleware would halve the throughput of documents.
+    """An endpoint that is called as ASGI says, and answers as only the Edge understands: read the request, compute the
+    response or report the error, send it, count it. Starlette's Request, Response and middleware would halve the
+    throughput of documents.
 
     `route` is the name of the endpoint in the metrics, `path` its path in the log: for documents a template.
     """
@@ -96,13 +97,16 @@ class Endpoint:
             request.error = as_unavailable(error)
             response = error_response(request.error, request.id, self._worker.docs_url)
         caller, status = request.caller, response.status
+        # On the way in this is ASGI, on the way back it is not: the whole response is one message, which only the Edge
+        # can send. Starlette passes it on, and looks at its type alone.
         await send(
             {
-                "type": "http.response.start",  # of all that it has, Starlette reads this alone
+                "type": "http.response.start",
                 "response": response,
                 "request_id": request.id,
                 "cors": b"origin" in request.headers,
-                # For the limit of bytes that are not read. A refused key may name any organization.
+                # For the limit of responses that their clients have not read (`Unread`). A refused key may name any
+                # organization.
                 "organization": caller.organization if caller is not None and status == _OK else b"",
             }
         )

@@ -26,7 +26,7 @@ from api.errors import (
     NoSuchRecord,
 )
 from api.redis.store import Reply
-from api.request import JSON, Credentials, Request, Response, credentials, etag
+from api.request import JSON, Credentials, Request, Response, credentials, etag_of
 from api.worker import Worker
 from leadview.redis.errors import Unavailable
 from schemas.bodies import body
@@ -51,7 +51,7 @@ class Documents:
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
-        self._body = resource.body
+        self._body_offset = resource.body_offset
 
     async def read(self, worker: Worker, request: Request) -> Response:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
@@ -64,8 +64,8 @@ class Documents:
             if not reply.charged:
                 reply = _charge_locally(worker, caller, reply)
             if reply.status == LARGE:
-                share = caller.organization_tag
-                reply = await worker.store.read_large(caller, self._resource, request.last_segment, reply, share)
+                queue = caller.organization_tag
+                reply = await worker.store.read_large(caller, self._resource, request.last_segment, reply, queue)
         except Unavailable as error:
             worker.counters.redis_errors[error.kind] += 1
             raise
@@ -80,13 +80,13 @@ class Documents:
             caller = request.caller = credentials(authorization)
             trial = await worker.keys.admit(caller, request)
             # Those who make up keys that name an organization must not use up the turns of those who have one.
-            share = _UNTRIED + caller.organization_tag
+            queue = _UNTRIED + caller.organization_tag
         else:
             request.caller = caller
-            share = caller.organization_tag
+            queue = caller.organization_tag
         record_id, accepted = segment if _uuid(segment) else None, None
         try:
-            reply = await worker.store.serve(caller, self._resource, record_id, request.tags, share)
+            reply = await worker.store.serve(caller, self._resource, record_id, request.etags, queue)
             accepted = reply.status != InvalidApiKey.status
         finally:
             if not (is_known and accepted):
@@ -106,11 +106,11 @@ class Documents:
             raise InvalidId(headers=charged)
         if status == 404:
             raise NoSuchRecord(headers=charged + reply.as_of)
-        tag = etag(reply.value)
+        etag = etag_of(reply.value)
         if status == 304:
-            return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (tag, charged, reply.as_of))
-        head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (JSON, tag, charged, reply.as_of)
-        json = reply.value[self._body :]
+            return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (etag, charged, reply.as_of))
+        head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (JSON, etag, charged, reply.as_of)
+        json = reply.value[self._body_offset :]
         if json.startswith(JSON_START):
             return Response(200, head, json, reply.rest)
         return Response(200, head, self._unpacked(b"".join((reply.value, *reply.rest))))

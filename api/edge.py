@@ -153,6 +153,7 @@ class Edge(asyncio.Protocol):
         self._server = server_state
         self._connections = cast(set[Edge], server_state.connections)
         """All connections of this worker."""
+        # uvicorn passes what the lifespan of the application has yielded (`api/app.py`).
         self._worker: Worker = app_state["worker"]
         self._transport: asyncio.Transport
         self._client: tuple[str, int] | None = None
@@ -370,7 +371,8 @@ class Edge(asyncio.Protocol):
         """Take the only message of a response: an `http.response.start` with the whole `response` (`api/app.py`). It is
         written at once: before, the client had taken all former responses.
 
-        Raises KeyError for Starlette's own response to a defect, which would be plain text.
+        Raises KeyError for any other message. Only Starlette sends one, to answer a defect by itself, in plain text.
+        The error prevents that, and `_serve` answers in JSON.
         """
         response: Response = message["response"]
         self._organization = message["organization"]

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from api.errors import InvalidApiKey, Unavailable
 from api.limits import Guesses
-from api.redis.servers import SHARE
+from api.redis.servers import SHARED_BY
 from api.redis.store import Store
 from api.request import Credentials, Request, client_address
 from schemas.settings import Network
@@ -53,13 +53,13 @@ class KnownKeys:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """At most `max_in_flight` requests wait for Redis, with those that wait for the trial of their key, and of the
-        latter a part (`SHARE`) with keys that name the same organization. `proxies` are trusted to name the
+        latter a part (`SHARED_BY`) with keys that name the same organization. `proxies` are trusted to name the
         client's address in `X-Forwarded-For`. `clock` counts seconds and never goes back.
         """
         self._store = store
         self._guesses = guesses
         self._max_in_flight = max_in_flight
-        self._most_of_one = max(1, max_in_flight // SHARE)
+        self._most_of_one = max(1, max_in_flight // SHARED_BY)
         self._proxies = proxies
         self._clock = clock
         self._valid: Recent[Credentials] = Recent(_VALID_KEYS)
@@ -79,24 +79,24 @@ class KnownKeys:
 
         Raises InvalidApiKey, TooManyGuesses and Unavailable.
         """
-        trial = self._trials.get(caller.active_key)
+        trial = self._trials.get(caller.key_record)
         if trial is not None:
             await self._wait(trial, caller.organization_tag)
             return None
-        if self._clock() < (self._refused_until.get(caller.active_key) or 0.0) and self._store.believes(
+        if self._clock() < (self._refused_until.get(caller.key_record) or 0.0) and self._store.believes(
             caller.organization_tag
         ):
             raise InvalidApiKey("the key was unknown, revoked or expired a moment ago")
         trial = Trial(client_address(request, self._proxies))
         self._guesses.charge(trial.address)
-        self._trials[caller.active_key] = trial
+        self._trials[caller.key_record] = trial
         return trial
 
     def settle(self, authorization: bytes, caller: Credentials, trial: Trial | None, accepted: bool | None) -> None:
         """Note whether Redis has accepted a key; None if it did not answer. `trial` is what `admit` returned."""
         if trial is not None:
             trial.accepted = accepted
-            del self._trials[caller.active_key]
+            del self._trials[caller.key_record]
             trial.over.set()
             if accepted is not False:
                 self._guesses.refund(trial.address)
@@ -105,7 +105,7 @@ class KnownKeys:
             self._valid.put(name, caller)
         elif accepted is False:
             self._valid.remove(name)
-            self._refused_until.put(caller.active_key, self._clock() + REFUSED_SECONDS)
+            self._refused_until.put(caller.key_record, self._clock() + REFUSED_SECONDS)
 
     async def _wait(self, trial: Trial, organization: bytes) -> None:
         """Returns if the key is valid. Raises InvalidApiKey and Unavailable."""

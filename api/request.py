@@ -26,13 +26,13 @@ REPEATED = b"\n"
 JSON = b"content-type: application/json\r\n"
 CLOSE = b"connection: close\r\n"
 NO_STORE = b"cache-control: no-store\r\n"
-MAX_TAGS = 32
-"""Further tags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
+MAX_ETAGS = 32
+"""Further ETags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
 OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 
 _USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_OWN_TAG = re.compile(rb"[0-9a-f]{24}")
+_OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
 _MOST_HOPS = 32
 _IPV6_NETWORK_BYTES = 8
 _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
@@ -49,7 +49,9 @@ class Credentials(Struct, eq=False):
     organization_tag: bytes
     """The organization that is encoded in the key. The script compares it with the stored record of the key."""
     organization: bytes
-    active_key: bytes
+    """The name of the organization's record in Redis, which says whether it has access."""
+    key_record: bytes
+    """The name under which Redis has the record of the key, if there is such a key. It may be revoked."""
     key_limit: bytes
     organization_limit: bytes
     packed: tuple[bytes, bytes] | None = None
@@ -76,7 +78,7 @@ def credentials(authorization: bytes | None) -> Credentials:
     return Credentials(
         organization_tag=key.organization_tag.encode(),
         organization=owner,
-        active_key=names.api_key(owner, key.hash),
+        key_record=names.api_key(owner, key.hash),
         key_limit=names.key_limit(owner, key.hash),
         organization_limit=names.organization_limit(owner),
     )
@@ -103,9 +105,9 @@ class Request(Struct):
         return self.raw_path.rpartition(b"/")[2].decode("latin-1")
 
     @property
-    def tags(self) -> tuple[bytes, ...]:
-        """The tags of `If-None-Match` in the form that the script takes."""
-        return tags_to_match(self.headers[b"if-none-match"]) if b"if-none-match" in self.headers else ()
+    def etags(self) -> tuple[bytes, ...]:
+        """The ETags of `If-None-Match` in the form that the script takes."""
+        return etags_to_match(self.headers[b"if-none-match"]) if b"if-none-match" in self.headers else ()
 
 
 def read(scope: Scope) -> Request:
@@ -149,24 +151,24 @@ def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
     return found
 
 
-def etag(value: bytes) -> bytes:
+def etag_of(value: bytes) -> bytes:
     """Returns the ETag header for a document's value in Redis: the 12 bytes of hashes in it, as 24 hex digits.
 
-    The tags (RFC 9110, 8.8.3 and 13.1.2) are weak, because a proxy may compress a body on its way. `If-None-Match`
-    compares weakly, so a tag that a proxy turned into a strong one matches as well.
+    The ETags (RFC 9110, 8.8.3 and 13.1.2) are weak, because a proxy may compress a body on its way. `If-None-Match`
+    compares weakly, so one that a proxy turned into a strong one matches as well.
     """
     return b'W/"%b"' % value[ETAG].hex().encode()
 
 
-def tags_to_match(header: bytes) -> tuple[bytes, ...]:
-    """Returns the tags of an `If-None-Match` header in the form that the script takes: 12 bytes each, or `*`.
+def etags_to_match(header: bytes) -> tuple[bytes, ...]:
+    """Returns the ETags of an `If-None-Match` header in the form that the script takes: 12 bytes each, or `*`.
 
-    Tags that this API cannot have sent are left out, because they match nothing.
+    ETags that this API cannot have sent are left out, because they match nothing.
     """
     if header.strip() == b"*":
         return (b"*",)
-    own = filter(_OWN_TAG.fullmatch, OPAQUE_TAG.findall(header))
-    return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(own, range(MAX_TAGS), strict=False))
+    own = filter(_OWN_ETAG.fullmatch, OPAQUE_TAG.findall(header))
+    return tuple(bytes.fromhex(etag.decode()) for etag, _ in zip(own, range(MAX_ETAGS), strict=False))
 
 
 class Response(Struct, frozen=True, gc=False):

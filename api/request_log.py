@@ -83,7 +83,7 @@ class RequestLog:
             found["error"] = ApiError.code
         if request.caller is not None:
             found["organization"] = names.organization_id(request.caller.organization)
-            found["key"] = names.hash_of_key(request.caller.active_key)[:_PREFIX]
+            found["key"] = names.hash_of_key(request.caller.key_record)[:_PREFIX]
         if self._skipped:
             found["skipped"] = self._skipped
             self._skipped = 0

@@ -51,11 +51,11 @@ class Usage:
     def count(self, caller: Credentials, status: int, started: float) -> None:
         """Count a response to a request that began at this time, on the clock of `time.perf_counter`."""
         counts, most = (self._refused, MAX_REFUSED_KEYS) if status == _UNAUTHORIZED else (self._accepted, MAX_KEYS)
-        used = counts.get(caller.active_key)
+        used = counts.get(caller.key_record)
         if used is None:
             if len(counts) >= most:
                 return
-            used = counts[caller.active_key] = Used()
+            used = counts[caller.key_record] = Used()
         used.requests += 1
         used.last = started
         if status in _REFUSALS:

@@ -54,8 +54,7 @@ logger = logging.getLogger(__name__)
 async def run(settings: ProjectorSettings) -> None:
     """Project until SIGTERM or SIGINT.
 
-    Raises Refused if Redis may evict documents or does not fit its URL, or if the
-    metrics port is not free.
+    Raises Refused if Redis may evict documents or does not fit its URL, or if the metrics port is not free.
     """
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     gc.set_threshold(COLLECT_AFTER)

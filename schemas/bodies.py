@@ -22,7 +22,7 @@ _ID_END = BODY_ORGANIZATION_ID.stop
 
 def body(resource: Resource, value: bytes) -> bytes:
     """Returns the JSON of a live document. Raises Unreadable if the value is compressed and cannot be read."""
-    start = resource.body
+    start = resource.body_offset
     stored = value[start:]
     if stored[:1] == JSON_START:
         return stored
@@ -69,7 +69,7 @@ def packed_lead(contact_id: str, text: bytes) -> tuple[bytes, bytes]:
 def packed_value(resource: Resource, value: bytes) -> bytes:
     """Returns the value of a document of another resource, as `projector.intent.PutDocument` has it, compressed."""
     if resource is not CONTACT:
-        return value[: resource.body] + packed(value[resource.body :])
+        return value[: resource.body_offset] + packed(value[resource.body_offset :])
     stop = int.from_bytes(value[SUMMARY_FIELDS_STOP], "little")
     fields, rest = parts_of_contact(value[SUMMARY_FIELDS_STOP.stop :], stop)
     stored = packed(fields)

@@ -146,8 +146,9 @@ ERASE_DUE, REPLAY_DUE = 8, 16
 CONTROL_CHANGED = "stamp"
 """What the script of a checkpoint replies if the control record is not the one that the batch was begun with."""
 LARGE, BEING_APPLIED = 206, 503
-"""What the script of a request replies besides the status of a response: the document is to be read by itself; or the
-records of a recreated organization have not all been applied again."""
+"""What the script of a request replies besides the status of a response: 206, the document is to be read by itself; or
+503, the records of a recreated organization have not all been applied again. Neither is passed on as a status
+of HTTP: the caller reads the document, or raises an error."""
 
 BUCKET_SPAN = 10_000_000
 """The bucket of a rate limit expires at the end of this span, in microseconds, in which it will be full again."""

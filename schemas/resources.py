@@ -34,8 +34,8 @@ class Resource(Kind, frozen=True, eq=False):
 
     letter: bytes
     """The letter in the names of its documents in Redis (`schemas.names`)."""
-    body: int
-    """The offset of the JSON in a stored value (`schemas.layouts`)."""
+    body_offset: int
+    """Where the body begins in a stored value, in bytes (`schemas.layouts`)."""
     document: type[Struct]
     example: Struct
     """The document with every field that `event_example` becomes, except for the contact inside a lead."""
@@ -65,7 +65,7 @@ CONTACT = Resource(
     topic="contacts",
     event=events.Contact,
     letter=b"c",
-    body=layouts.CONTACT_BODY,
+    body_offset=layouts.CONTACT_BODY,
     document=documents.Contact,
     example=examples.CONTACT,
     event_example=examples.CONTACT_EVENT,
@@ -82,7 +82,7 @@ LEAD = Resource(
     topic="leads",
     event=events.Lead,
     letter=b"l",
-    body=layouts.LEAD_BODY,
+    body_offset=layouts.LEAD_BODY,
     document=documents.Lead,
     example=examples.LEAD,
     event_example=examples.LEAD_EVENT,

@@ -31,7 +31,7 @@ from schemas import names
 from schemas.layouts import CERTAIN, PART
 from schemas.settings import ApiSettings
 
-SHARE = 4
+SHARED_BY = 4
 """The places of those that wait, or are under way, are shared by at least so many organizations."""
 # The first retries are fast, because most outages are restarts. Later ones stay fast enough that service resumes
 # within a second of Redis's return, however long the outage was.
@@ -57,12 +57,15 @@ class Turns:
 
     At most `most` calls are under way or wait, a quarter of them of one organization. None waits longer than `timeout`
     seconds for its turn.
+
+    `queue` names the organization for which a call is counted. Calls with keys that are not known yet are counted for
+    themselves (`api/documents.py`).
     """
 
     def __init__(self, each: int, together: int, *, most: int, timeout: float) -> None:
         self._each = each
         self._together = together
-        self._most_each = max(each, most // SHARE)
+        self._most_each = max(each, most // SHARED_BY)
         self._most = most
         self._timeout = timeout
         self._under_way: dict[bytes, int] = {}
@@ -77,68 +80,68 @@ class Turns:
         """The calls that are under way or wait."""
         return self._count + self._waiters
 
-    def take(self, name: bytes) -> Future[None] | None:
-        """Take a turn for the organization with this name. Returns None if it has one now, otherwise what to pass to
-        `wait`. In the end, call `leave`. Raises Unavailable.
+    def take(self, queue: bytes) -> Future[None] | None:
+        """Take a turn. Returns None if it is this call's turn now, otherwise what to pass to `wait`. In the end, call
+        `leave`. Raises Unavailable.
         """
-        under_way = self._under_way.get(name, 0)
+        under_way = self._under_way.get(queue, 0)
         if self._count + self._waiters >= self._most:
             raise Unavailable(f"{self._most} requests are waiting for Redis already")
         if under_way < self._each and self._count < self._together:
-            self._under_way[name] = under_way + 1
+            self._under_way[queue] = under_way + 1
             self._count += 1
             return None
-        queue = self._waiting.get(name)
-        if under_way + (len(queue) if queue else 0) >= self._most_each:
+        waiting = self._waiting.get(queue)
+        if under_way + (len(waiting) if waiting else 0) >= self._most_each:
             raise Unavailable(f"{self._most_each} requests of this organization are waiting for Redis already")
-        if queue is None:
-            queue = self._waiting[name] = deque()
+        if waiting is None:
+            waiting = self._waiting[queue] = deque()
             if under_way < self._each:
-                self._line.append(name)
+                self._line.append(queue)
         turn: Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        waiting.append(turn)
         self._waiters += 1
         return turn
 
-    async def wait(self, name: bytes, turn: Future[None]) -> None:
+    async def wait(self, queue: bytes, turn: Future[None]) -> None:
         """Returns when it is this turn. Raises Unavailable."""
         timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, turn)
         try:
             await turn
         except CancelledError:
             if not turn.cancelled() and not turn.exception():
-                self.leave(name)  # it had its turn in the same moment
+                self.leave(queue)  # it had its turn in the same moment
             raise
         finally:
             timer.cancel()
             self._waiters -= 1
 
-    def leave(self, name: bytes) -> None:
-        """End a call of this organization."""
+    def leave(self, queue: bytes) -> None:
+        """End a call."""
         self._count -= 1
-        left = self._under_way[name] - 1
+        left = self._under_way[queue] - 1
         if left:
-            self._under_way[name] = left
+            self._under_way[queue] = left
         else:
-            del self._under_way[name]
+            del self._under_way[queue]
         if self._waiting:
-            if left + 1 == self._each and name in self._waiting:
-                self._line.append(name)
+            if left + 1 == self._each and queue in self._waiting:
+                self._line.append(queue)
             self._give()
 
     def _give(self) -> None:
         while self._line and self._count < self._together:
-            name = self._line.popleft()
-            queue = self._waiting[name]
-            turn = queue.popleft()
+            queue = self._line.popleft()
+            waiting = self._waiting[queue]
+            turn = waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
-                self._under_way[name] = self._under_way.get(name, 0) + 1
+                self._under_way[queue] = self._under_way.get(queue, 0) + 1
                 self._count += 1
-            if not queue:
-                del self._waiting[name]
-            elif self._under_way.get(name, 0) < self._each:
-                self._line.append(name)
+            if not waiting:
+                del self._waiting[queue]
+            elif self._under_way.get(queue, 0) < self._each:
+                self._line.append(queue)
 
     def _expire(self, turn: Future[None]) -> None:
         if not turn.done():
@@ -193,20 +196,20 @@ class Link:
             raise ConnectionLost("the connection to Redis was lost a moment ago")
         raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
 
-    async def read_large(self, share: bytes, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
+    async def read_large(self, queue: bytes, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
         """Returns the parts of a large value, one empty part if there is none, and the reply to the check, which
         Redis executed after the last part (`Connection.call_checked`). All parts are of one version of the value.
 
-        `share` names whose turn it takes (`Turns`). If it is cancelled, the turn lasts until all parts have arrived
+        It takes a turn in this `queue` (`Turns`). If it is cancelled, the turn lasts until all parts have arrived
         all the same. Raises Unavailable.
         """
-        turn = self._large_turns.take(share)
+        turn = self._large_turns.take(queue)
         if turn is not None:
-            await self._large_turns.wait(share, turn)
+            await self._large_turns.wait(queue, turn)
         reading = asyncio.create_task(self._parts(name, check))
 
         def ended(reading: Task[Any]) -> None:
-            self._large_turns.leave(share)
+            self._large_turns.leave(queue)
             if not reading.cancelled():
                 reading.exception()  # whoever asked may not be there any more
 

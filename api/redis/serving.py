@@ -9,6 +9,10 @@ the other one was lost with all it held: then all copies that it should have are
 
 On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots,
 and a shard is believed for another slot only if all copies of all shards are complete (`docs/how-it-works.md`).
+
+A usual request needs three functions of this module: `known` and `check` before it is sent, and `read` when its reply
+has come (`Store._read`, `Store._call` and `Connection.call_checked`). All else is for the beginning of a connection,
+for promotions, for slots that move, and for the poll.
 """
 
 import asyncio

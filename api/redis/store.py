@@ -34,6 +34,8 @@ _PART_UNDER_WAY = 256
 class Reply(Struct, frozen=True, gc=False):
     """The reply of `serve.lua`, in its order. With 401, 403 and 503 only `status` is set.
 
+    206 (LARGE) and 503 (BEING_APPLIED) are not statuses of HTTP: they tell `Documents` and `Store` what to do next.
+
     Times are in microseconds, windows in seconds.
     """
 
@@ -93,37 +95,37 @@ class Store:
         return self._serving.known(self._servers.link(tag), tag) is not None
 
     async def serve(
-        self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...], share: bytes
+        self, caller: Credentials, resource: Resource, record_id: str | None, etags: tuple[bytes, ...], queue: bytes
     ) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step. With status LARGE, the
         document is left to `read_large`.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        `share` names whose turns the request takes (`Turns`). If the connection is lost, or another generation was
-        promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
-        server that holds the organization is not completely filled, or while the records of a recreated organization
-        are applied again.
+        The request takes a turn in its `queue` (`Turns`). If the connection is lost, or another generation was promoted
+        meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the server that
+        holds the organization is not completely filled, or while the records of a recreated organization are applied
+        again.
         """
-        turn = self._turns.take(share)
+        turn = self._turns.take(queue)
         if turn is not None:
-            await self._turns.wait(share, turn)
+            await self._turns.wait(queue, turn)
         try:
-            reply = read_reply(*await self._read(caller, resource, record_id, tags))
+            reply = read_reply(*await self._read(caller, resource, record_id, etags))
         finally:
-            self._turns.leave(share)
+            self._turns.leave(queue)
         if reply.status == BEING_APPLIED:
             raise Rebuilding("the records of a recreated organization are being applied again")
         return reply
 
     async def read_large(
-        self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, share: bytes
+        self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, queue: bytes
     ) -> Reply:
         """Returns a reply with status LARGE as one with status 200 and the whole value, or 404 if the document was
         deleted meanwhile. Nothing is charged. Raises Unavailable, also if all of it takes longer than the timeout.
         """
         try:
             async with asyncio.timeout(self._timeout):
-                parts, as_of = await self._read(caller, resource, record_id, (), share)
+                parts, as_of = await self._read(caller, resource, record_id, (), queue)
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         value, *rest = parts
@@ -136,12 +138,12 @@ class Store:
         caller: Credentials,
         resource: Resource,
         record_id: str | None,
-        tags: tuple[bytes, ...],
-        large_share: bytes | None = None,
+        etags: tuple[bytes, ...],
+        large_queue: bytes | None = None,
     ) -> tuple[Any, bytes]:
-        """Returns the reply of the script in the generation that is live when it is executed; or the parts of the value
-        of a large document, if `large_share` names whose turn that takes. With it comes the header `Data-As-Of`, as it
-        was known before. Raises Unavailable.
+        """Returns the reply of the script in the generation that is live when it is executed; with `large_queue`, the
+        queue in which this takes its turn, the parts of the value of a large document. With it comes the header
+        `Data-As-Of`, as it was known before. Raises Unavailable.
         """
         tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
@@ -154,10 +156,10 @@ class Store:
                     generation = await self._serving.ask(link, tag)
                 as_of = link.as_of
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
-                if large_share is None or name is None:
-                    reply, live = await self._call(link, tag, self._command(caller, name, tags))
+                if large_queue is None or name is None:
+                    reply, live = await self._call(link, tag, self._command(caller, name, etags))
                 else:
-                    reply, live = await self._call_large(link, tag, name, large_share)
+                    reply, live = await self._call_large(link, tag, name, large_queue)
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
@@ -179,14 +181,14 @@ class Store:
         return reply, await self._live(link, tag, state)
 
     async def _call_large(
-        self, link: Link, tag: bytes, name: bytes, share: bytes
+        self, link: Link, tag: bytes, name: bytes, queue: bytes
     ) -> tuple[Sequence[bytes], GenerationId]:
         """Returns the parts of a large value, and the generation that was live right after the last one was read.
         Raises Unavailable.
         """
         check = self._serving.check(link)
         try:
-            parts, state = await link.read_large(share, name, check)
+            parts, state = await link.read_large(queue, name, check)
         except ErrorReply as error:  # slots are being moved: the value comes in one part, over the usual connection
             value, answered = await self._servers.retry(error, link, tag, pack((b"GET", name)))
             return (value or b"",), await self._believed(answered, tag)
@@ -205,10 +207,10 @@ class Store:
             await self._serving.ask(answered)
         return await self._serving.ask(owner, tag)
 
-    def _command(self, caller: Credentials, name: bytes | None, tags: tuple[bytes, ...]) -> bytes:
+    def _command(self, caller: Credentials, name: bytes | None, etags: tuple[bytes, ...]) -> bytes:
         """Returns the packed call of the script. `name` is that of the document."""
-        if name is None or tags:
-            return pack((*self._call_of(caller, name, tags).words(),))
+        if name is None or etags:
+            return pack((*self._call_of(caller, name, etags).words(),))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
         if caller.packed is None:
@@ -219,14 +221,14 @@ class Store:
         before_name, after_name = caller.packed
         return b"%b$%d\r\n%b\r\n%b" % (before_name, len(name), name, after_name)
 
-    def _call_of(self, caller: Credentials, document: bytes | None, tags: tuple[bytes, ...]) -> Command:
+    def _call_of(self, caller: Credentials, document: bytes | None, etags: tuple[bytes, ...]) -> Command:
         return serve(
-            key=caller.active_key,
+            key=caller.key_record,
             organization=caller.organization,
             key_limit=caller.key_limit,
             organization_limit=caller.organization_limit,
             document=document,
             tag=caller.organization_tag,
             limits=self._limits,
-            etags=tags,
+            etags=etags,
         )

@@ -35,7 +35,8 @@ from leadview.redis.errors import AddressError, ConnectionLost, ErrorReply, Unav
 T = TypeVar("T")
 
 Argument = bytes | str | int
-Command = tuple[Argument, ...]
+Words = tuple[Argument, ...]
+"""A command of Redis: its name and its arguments."""
 
 _CHECKS_PER_TIMEOUT = 10
 _LONGEST_TIMEOUTS = 4
@@ -45,7 +46,7 @@ _MAX_UNSENT = 16
 prepares the others; otherwise the two would wait for each other in turns."""
 _INCOMPLETE = object()
 _NO_LINGER = struct.pack("ii", 1, 0)
-pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
+pack: Callable[[Words], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
 """Returns a command in the protocol of Redis."""
 
 
@@ -66,8 +67,12 @@ class Connection(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._unsent: list[bytes] = []
         self._callers: deque[tuple[Future[Any] | None, float, bool | list[Any]]] = deque()
-        """The future of each command (None: the check), when it was sent, and whether it is checked; for a command of a
-        pipeline, the replies so far.
+        """The future of each command, when it was sent, and how its reply reaches the caller:
+
+        future, False   at once (`call`, `call_packed`)
+        future, True    together with the reply to the check that follows (`call_checked`)
+        future, list    in this list, with the replies of the same pipeline before it, after the last one (`pipeline`)
+        None, False     this is the check: its reply goes to the checked commands before it
         """
         self._check: bytes | None = None
         self._checking = False
@@ -88,13 +93,13 @@ class Connection(asyncio.Protocol):
         """The number of commands without a reply, including those whose callers gave up, without the checks."""
         return len(self._callers) - self._checks + len(self._checked)
 
-    def call(self, command: Command) -> Future[Any]:
+    def call(self, words: Words) -> Future[Any]:
         """Send a command, at the latest at the end of this turn of the event loop. The future's result is the reply,
         with bytes undecoded; its error is ErrorReply, ConnectionLost or Unavailable. It may be cancelled at any time.
 
         Raises Unavailable at once if the connection is closed or `max_in_flight` commands are waiting already.
         """
-        return self.call_packed(pack(command))
+        return self.call_packed(pack(words))
 
     def call_packed(self, packed: bytes, *, is_checked: bool = False) -> Future[Any]:
         """Send a packed command, as `call` does. Only `call_checked` sends one that is checked."""
@@ -267,7 +272,7 @@ class _Lengths(dict[int, bytes]):
 _length = _Lengths((length, b"\r\n$%d\r\n" % length) for length in range(4096)).__getitem__
 
 
-def pack_words(words: Command) -> bytes:
+def pack_words(words: Words) -> bytes:
     """Returns words of a command in the protocol of Redis, without the number of words that begins a command."""
     return pack(words).partition(b"\r\n")[2]
 

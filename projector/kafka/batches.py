@@ -54,7 +54,7 @@ class Unread(NamedTuple):
     problem: Fault | None = None
 
 
-class Batch:
+class RecordBatch:
     """A batch as it was sent. It covers the offsets from `first` to `last`, but compaction may have removed some."""
 
     def __init__(self, data: memoryview) -> None:

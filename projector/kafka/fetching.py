@@ -37,7 +37,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 
-from projector.kafka.batches import WRONG_LENGTH, Batch, Headers, Unread, too_many_headers, whole_batches
+from projector.kafka.batches import WRONG_LENGTH, Headers, RecordBatch, Unread, too_many_headers, whole_batches
 from projector.record import Partition, Record
 from schemas import words
 from schemas.envelopes import HEADERS
@@ -113,7 +113,7 @@ class Unpacker:
         self._until = self._until or now + LONGEST_SECONDS
         return self.unpacked >= MAX_POLL_BYTES or now > self._until
 
-    def is_intact(self, partition: tuple[str, int], batch: Batch) -> bool | None:
+    def is_intact(self, partition: tuple[str, int], batch: RecordBatch) -> bool | None:
         """Returns whether the checksum of a batch is right; None if it is wrong and may be right the next time."""
         place = (*partition, batch.first)
         attempts = self._wrong_checksums.pop(place, 0) + 1
@@ -150,7 +150,7 @@ class FetchedRecords:
         """Yields the records, a few at a time, so that the work for each is little."""
         for data in self._batches:
             try:
-                batch = Batch(data)
+                batch = RecordBatch(data)
             except struct.error:
                 raise CorruptRecordException("a record batch is shorter than its header") from None
             is_intact = self._unpacker.is_intact(self._at, batch)
@@ -165,7 +165,7 @@ class FetchedRecords:
             # The last offset stays that of the batch when compaction removes records.
             self.next_offset = max(self.next_offset, batch.last + 1)
 
-    def _read(self, batch: Batch) -> Iterator[list[Record]]:
+    def _read(self, batch: RecordBatch) -> Iterator[list[Record]]:
         """Yields the records of a batch from `next_offset` on, a few at a time."""
         if batch.producer >= 0:
             while self._aborted and self._aborted[0].first <= batch.first:
@@ -228,7 +228,7 @@ class FetchedRecords:
                 unpacker.unpacked += size + _RECORD_BYTES + _HEADER_BYTES * len(found[-1].headers)
         return found, None
 
-    def _unreadable(self, batch: Batch, why: str) -> Iterator[list[Record]]:
+    def _unreadable(self, batch: RecordBatch, why: str) -> Iterator[list[Record]]:
         """Yields one record for all records of a batch that were not returned yet."""
         first = max(batch.first, self.next_offset)
         problem = Fault("unreadable_batch", found=why[:MAX_WHY], count=first, most=batch.last)
@@ -275,8 +275,8 @@ class Fetcher:
 
     It asks for up to `most` bytes from all brokers together, and for nothing while it holds so many that are not
     unpacked yet: so it holds less than twice as many. Only a batch, the first that a broker returns, is returned
-    whatever its size. `client` is an AIOKafkaClient, and
-    `earliest` returns the first offset of a partition. `rack` is where this projector is; empty if it is not known.
+    whatever its size. `client` is an AIOKafkaClient, and `earliest` returns the first offset of a partition. `rack` is
+    where this projector is; empty if it is not known.
     """
 
     def __init__(
@@ -445,7 +445,7 @@ class Fetcher:
             raise error(f"{at.topic}:{at.partition}")
 
 
-def _is_end_of_aborted(marker: Batch) -> bool:
+def _is_end_of_aborted(marker: RecordBatch) -> bool:
     """Returns whether this marker ends an aborted transaction.
 
     Of a marker that cannot be read, it does not matter: the next marker of a producer with an aborted transaction ends

@@ -42,6 +42,8 @@ _OWN_FIELDS = frozenset(
 NOTHING_STORED = -1
 """The offset that a step expects if no position has been stored yet."""
 
+_STORED = 1
+
 NO_ID = "-"
 """In place of the id of a topic that is not known."""
 
@@ -82,9 +84,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """The positions were stored. `dead_letters` is the number of dead letters that are stored now."""
-
-    dead_letters: int
+    """The positions were stored, and the dead letters with them."""
 
 
 class WentBack(msgspec.Struct, frozen=True):
@@ -104,8 +104,8 @@ Outcome = Stored | WentBack | ControlChanged
 
 def outcome(reply: Any) -> Outcome:
     """Decode the reply of the script."""
-    if isinstance(reply, int):
-        return Stored(reply)
+    if reply == _STORED:
+        return Stored()
     if reply == [CONTROL_CHANGED.encode()]:
         return ControlChanged()
     return WentBack([field.decode() for field in reply])
@@ -193,7 +193,7 @@ class State(msgspec.Struct, frozen=True):
         )
 
 
-Change = Callable[[State], State]
+StateChange = Callable[[State], State]
 """Computes the new state from the present one. It may raise Refused."""
 
 

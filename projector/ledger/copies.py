@@ -19,7 +19,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from projector.errors import Conflict, Refused, Unavailable
-from projector.ledger.control import Change, ControlRecord, Copy, State, first_state, new_copy_fields, shared_fields
+from projector.ledger.control import (
+    ControlRecord,
+    Copy,
+    State,
+    StateChange,
+    first_state,
+    new_copy_fields,
+    shared_fields,
+)
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.calls import Generations
@@ -105,7 +113,7 @@ async def current(store: Store) -> ControlRecord:
     raise Unavailable("Redis: the copies of the control record disagree, because they are being changed")
 
 
-async def change(store: Store, record: ControlRecord, compute: Change) -> ControlRecord:
+async def change(store: Store, record: ControlRecord, compute: StateChange) -> ControlRecord:
     """Change the state of the record that the caller has read. Returns the record when every copy has the change.
 
     Raises Conflict if the record has changed since, what `compute` raises, and Unavailable.

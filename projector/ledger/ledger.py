@@ -19,7 +19,7 @@ from projector.ledger.control import (
     Step,
     Stored,
 )
-from projector.ledger.writers import Session, Sessions
+from projector.ledger.sessions import Session, Sessions
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.scripts import RewindRow, StepRow
@@ -49,11 +49,12 @@ class Ledger:
             return await self._sessions.open(documents=self._documents)
         return await self._sessions.open_rebuild(self._rebuild)
 
-    async def positions(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
-        """Returns the position of each partition as the session began; None if nothing is stored."""
-        return await self._read(session.record, partitions)
-
-    async def _read(self, record: ControlRecord, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
+    async def positions(
+        self, record: ControlRecord, partitions: Sequence[Partition]
+    ) -> dict[Partition, Position | None]:
+        """Returns the position of each partition when this record was read; None if nothing is stored. Those of a
+        rebuild are not in the record: they are read now.
+        """
         if self._rebuild is None:
             return {partition: record.position(partition) for partition in partitions}
         return await read_rebuild(self._store, record, self._rebuild, partitions)
@@ -62,7 +63,7 @@ class Ledger:
         """Returns the positions in all copies: of all partitions; of a rebuild only the lowest, of these partitions."""
         if self._rebuild is None:
             return session.record.stored()
-        found = await self.positions(session, partitions)
+        found = await self.positions(session.record, partitions)
         return {partition: [position] for partition, position in found.items() if position}
 
     async def note(self, session: Session, found: Sequence[Break]) -> bool:
@@ -100,7 +101,7 @@ class Ledger:
         """
         return scripts.checkpoint(
             copy=names.copy(names.CONTROL, tag),
-            positions=self._positions(tag),
+            positions=self._positions_key(tag),
             dead_letters=None if dead_letters is None else names.DEAD_LETTERS,
             stamp=session.stamp.text,
             incarnation=session.incarnations[tag],
@@ -119,7 +120,7 @@ class Ledger:
         record = await copies.read(self._store)
         if record is None or not session.is_of(record):
             return ControlChanged()
-        stored = await self._read(record, list(known))
+        stored = await self.positions(record, list(known))
         lower = [
             names.position(*partition)
             for partition, position in stored.items()
@@ -129,10 +130,10 @@ class Ledger:
 
     async def rewind(self, session: Session, rewinds: Sequence[RewindRow]) -> None:
         """Take back positions of topics that have lost their history, in all copies."""
-        commands = [scripts.rewind(positions=self._positions(tag), rewinds=rewinds) for tag in session.incarnations]
+        commands = [scripts.rewind(positions=self._positions_key(tag), rewinds=rewinds) for tag in session.incarnations]
         await self._run(session, commands)
 
-    def _positions(self, tag: bytes) -> bytes:
+    def _positions_key(self, tag: bytes) -> bytes:
         """Returns the name of the hash that has the positions of the shard with this copy."""
         return names.copy(names.CONTROL if self._rebuild is None else names.rebuild(self._rebuild), tag)
 

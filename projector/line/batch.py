@@ -32,7 +32,7 @@ from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
 from projector.interpret import in_steps, interpret
 from projector.kafka.accepted import Acceptance
 from projector.ledger.control import Position, Step
-from projector.ledger.writers import Session
+from projector.ledger.sessions import Session
 from projector.line.pace import Pacer
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import EntityKey, Partition, Record, entity_key
@@ -227,9 +227,13 @@ class Batch:
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
 
     def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None] | None]:
-        """Yields the records of a partition with their intents: None if it is bad, already applied, or stale.
+        """Reads the records of a partition. Yields one of three kinds:
 
-        Between the steps of a large record, it yields None. Raises LineStopped if too many are bad.
+            record, intent    it has to be written
+            record, None      it is bad, already applied or stale, so nothing is written
+            None              between two steps of a large record
+
+        Raises LineStopped if too many are bad.
         """
         good, newest, oldest = 0, None, self._oldest
         for record, head in zip(records, self._heads.get(partition) or repeat(None), strict=False):

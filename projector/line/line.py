@@ -23,7 +23,7 @@ from projector.line.batch import BadRecordGuard, Batch, stored_heads
 from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
-from projector.line.positions import EndOffsets, Positions
+from projector.line.positions import KafkaExchange, Positions
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -74,9 +74,10 @@ class Line:
         self._ends = ends
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
-        self._end_offsets = EndOffsets(self._source, self._positions)
+        self._exchange = KafkaExchange(self._source, self._positions)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
+        """The bad records that an operator has accepted: they become dead letters as well, and never halt the line."""
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
         self._mostly_stale = False
         self._checked_at = 0.0
@@ -113,10 +114,10 @@ class Line:
                     await stop.sleep(pause)
                     longest = LONGEST_PAUSE if isinstance(error, Unavailable) else _LONGEST_PAUSE_AFTER_DEFECT
                     pause = min(2 * pause, longest)
-            await self._end_offsets.answered()
+            await self._exchange.ended()
             await self._positions.commit()
         finally:
-            await self._end_offsets.end()
+            await self._exchange.cancel()
             self._positions.end()
             await self._source.stop()
 
@@ -134,7 +135,7 @@ class Line:
     async def _step(self) -> None:
         """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
         self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
-        if difference := await self._positions.seek():
+        if difference := await self._positions.ensure_positioned():
             if difference.emptied:
                 self._metrics.count(REWINDS)
             level = logging.WARNING if difference.emptied else logging.INFO
@@ -146,7 +147,7 @@ class Line:
                 extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
             )
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
-        if await self._lost_history(polled):
+        if await self._start_over_if_history_was_lost(polled):
             return
         async with self._covering:  # a revocation waits until the batch is covered
             if polled:
@@ -157,18 +158,20 @@ class Line:
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         """Map the records, write them, and store the positions after them."""
         started = time.monotonic()
-        await self._accepted.learn(polled)
+        await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
         guard = self._guard.fork()
         session = self._positions.session
         heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
         applied = await batch.write(session, self._store, self._pacer)
+        # What is accepted was learned when the line began to read a partition, and an operator may have accepted some
+        # of these records since: then the batch is read again, and does not count them.
         if await self._accepted.include_any(batch.counted):
-            self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
+            self._positions.reset()
             return
         self._mostly_stale = 2 * applied.stale > batch.size
         dead_letters = await without_deleted(self._store, batch.dead_letters)
-        if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):
+        if self._act_on(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):
             self._guard = guard
             self.health.advanced()
             seconds = time.monotonic() - started
@@ -177,9 +180,10 @@ class Line:
             self._unknown_fields.look(polled, time.monotonic())
             await erase_late(self._store, dead_letters)
 
-    async def _lost_history(self, polled: dict[Partition, list[Record]]) -> bool:
+    async def _start_over_if_history_was_lost(self, polled: dict[Partition, list[Record]]) -> bool:
         """Start over if these records do not follow on those that were applied: they come from before the position, or
-        a new leader has not all that the leader before it had. `Positions.seek` finds out why.
+        a new leader has not all that the leader before it had. `Positions.ensure_positioned` finds out why. Returns
+        whether it did.
         """
         if before := self._positions.ahead_of(polled):
             await self._positions.start_over(before)
@@ -191,12 +195,12 @@ class Line:
 
     async def _check_every_second(self) -> None:
         """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka."""
-        if (answer := self._end_offsets.take()) is not None:
+        if (answer := self._exchange.take_answer()) is not None:
             end_offsets, topic_ids = answer
             if self._positions.are_of_former_topics(topic_ids):
                 self._positions.reset()
                 return
-            self._stored(await self._positions.pass_markers(end_offsets))
+            self._act_on(await self._positions.pass_markers(end_offsets))
             if self._positions.are_at(end_offsets):
                 self.health.advanced()
         now = time.monotonic()
@@ -204,11 +208,11 @@ class Line:
             return
         self._checked_at = now
         self._positions.keep_assigned()
-        self._stored(await self._positions.check())
-        self._end_offsets.ask()  # it also commits to Kafka
+        self._act_on(await self._positions.check())
+        self._exchange.begin()
 
-    def _stored(self, outcome: Outcome | None) -> bool:
-        """Returns whether positions were stored. If Redis has changed instead, the line returns to its positions."""
+    def _act_on(self, outcome: Outcome | None) -> bool:
+        """Return to the stored positions if Redis has changed. Returns whether positions were stored instead."""
         match outcome:
             case None:
                 return False
@@ -292,7 +296,7 @@ class Line:
 
     async def _is_superseded(self) -> bool:
         try:
-            await self._positions.seek()
+            await self._positions.ensure_positioned()
         except (Superseded, Unavailable):
             return True
         return False

@@ -27,7 +27,7 @@ from projector.ledger.control import (
     difference,
 )
 from projector.ledger.ledger import Ledger
-from projector.ledger.writers import Session
+from projector.ledger.sessions import Session
 from projector.record import Partition, Record
 from projector.redis.scripts import RewindRow
 from schemas import names
@@ -56,13 +56,14 @@ class Positions:
 
     @property
     def session(self) -> Session:
-        """The session in which batches are written. There is one after `seek`, until `reset`."""
+        """The session in which batches are written. There is one after `ensure_positioned`, until `reset`."""
         if self._session is None:
             raise Unavailable("the line has no session, because its positions were reset")
         return self._session
 
-    async def seek(self) -> Difference | None:
-        """Seek newly assigned partitions to their stored positions. Opens a session if there is none.
+    async def ensure_positioned(self) -> Difference | None:
+        """Open a session if there is none, and seek the partitions that are new to this line to their stored positions,
+        after those of topics that have lost their history were taken back. Usually there is nothing to do.
 
         Returns how the control record differs from that of the session before; None if it does not. Raises Superseded,
         and Refused if there is nothing to write any more.
@@ -73,15 +74,15 @@ class Positions:
         while self._source.unpositioned() and await self.take_back():
             await self._open()  # the control record has changed, and so have the positions
         before, self._record = self._record, self.session.record
-        await self._seek()
+        await self._seek_unpositioned()
         return difference(before, self._record) if before else None
 
-    async def _seek(self) -> None:
+    async def _seek_unpositioned(self) -> None:
         unpositioned = self._source.unpositioned()
         if not unpositioned:
             return
         session = self.session
-        stored = await self._ledger.positions(session, unpositioned)
+        stored = await self._ledger.positions(session.record, unpositioned)
         known = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
         epochs = {partition: at.leader_epoch for partition, at in stored.items() if at and at.leader_epoch >= 0}
         self._source.read_as(session.record.state.histories)
@@ -261,7 +262,7 @@ class Positions:
         self._uncommitted.clear()
 
     def reset(self) -> None:
-        """Read nothing more until the next `seek`, which returns to the stored positions."""
+        """Read nothing more until the next `ensure_positioned`, which returns to the stored positions."""
         self.offsets.clear()
         self.end()
         self._source.reset(self._source.assigned())
@@ -273,40 +274,40 @@ class Positions:
             self._session = None
 
 
-class EndOffsets:
+class KafkaExchange:
     """Commits the positions to Kafka, and asks it for the end offsets and the ids of the topics, while the line works:
     otherwise, everything that arrives until Kafka has answered would be late.
 
-    At most one question is under way. `end` must be called before the source is stopped.
+    At most one exchange is under way. `cancel` must be called before the source is stopped.
     """
 
     def __init__(self, source: Source, positions: Positions) -> None:
         self._source = source
         self._positions = positions
-        self._asking: asyncio.Task[Ends] | None = None
+        self._exchanging: asyncio.Task[Ends] | None = None
 
-    def ask(self) -> None:
-        """Ask about the present partitions, unless a question is under way."""
-        self._asking = self._asking or asyncio.create_task(self._ask(list(self._positions.offsets)))
+    def begin(self) -> None:
+        """Commit, and ask about the present partitions, unless an exchange is under way."""
+        self._exchanging = self._exchanging or asyncio.create_task(self._exchange(list(self._positions.offsets)))
 
-    def take(self) -> Ends | None:
+    def take_answer(self) -> Ends | None:
         """Returns the answer, once; None if there is none yet. Raises Unavailable."""
-        if self._asking is None or not self._asking.done():
+        if self._exchanging is None or not self._exchanging.done():
             return None
-        asked, self._asking = self._asking, None
-        return asked.result()
+        ended, self._exchanging = self._exchanging, None
+        return ended.result()
 
-    async def answered(self) -> None:
-        """Wait until no question is under way."""
-        if self._asking:
-            await asyncio.wait([self._asking])
+    async def ended(self) -> None:
+        """Wait until no exchange is under way."""
+        if self._exchanging:
+            await asyncio.wait([self._exchanging])
 
-    async def end(self) -> None:
-        """Cancel a question that is under way."""
-        if self._asking:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+    async def cancel(self) -> None:
+        """Cancel an exchange that is under way."""
+        if self._exchanging:
+            self._exchanging.cancel()
+            await asyncio.gather(self._exchanging, return_exceptions=True)
 
-    async def _ask(self, partitions: list[Partition]) -> Ends:
+    async def _exchange(self, partitions: list[Partition]) -> Ends:
         await self._positions.commit()
         return await self._source.end_offsets(partitions), await self._source.topic_ids()

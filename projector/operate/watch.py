@@ -174,7 +174,7 @@ async def watching(watch: Watch) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        ended.set()  # asyncio.wait_for, with which redis-py sends, may swallow a cancellation (Python 3.11)
+        ended.set()  # this ends the loops of both; to cancel them only interrupts what they wait for
         for task in tasks:
             task.cancel()
         with suppress(asyncio.CancelledError):

@@ -70,7 +70,7 @@ async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
     try:
         yield lock
     finally:
-        # It is not cancelled: asyncio.wait_for, with which redis-py sends, may swallow a cancellation.
+        # It ends by itself and is not cancelled: a renewal that is under way is finished before the lock is released.
         ended.set()
         await renewing
         await _expire(store, lock, 0)

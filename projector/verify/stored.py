@@ -238,7 +238,7 @@ def _is_lost(newest: Newest, head: Head, value: bytes) -> bool:
 
 def _live_head(entity: Entity, value: bytes) -> Head | None:
     """Returns the head of a value; None for a marker, and for a value that Leadview did not write."""
-    least = entity[0].body if isinstance(entity[0], Resource) else HEAD
+    least = entity[0].body_offset if isinstance(entity[0], Resource) else HEAD
     head = read_head(value) if len(value) >= least else None
     return head if head and head.live else None
 
@@ -316,12 +316,12 @@ def of_record(expected: bytes | None, found: bytes | None) -> tuple[str, ...]:
 
 def document(resource: Resource, value: bytes | None) -> Document:
     """Parse a stored value. Returns an empty document for a marker, and for a value that Leadview did not write."""
-    if not value or len(value) < resource.body or not read_head(value).live:
+    if not value or len(value) < resource.body_offset or not read_head(value).live:
         return Document()
     try:
         json = body(resource, value)
     except Unreadable:
-        json = value[resource.body :]  # this is not JSON either
+        json = value[resource.body_offset :]  # this is not JSON either
     return Document(read_head(value).version, json, value[ETAG])
 
 

@@ -18,7 +18,7 @@ from devstack.embedded_kafka import EmbeddedKafka
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.kafka.batches import Batch, whole_batches
+from projector.kafka.batches import RecordBatch, whole_batches
 from projector.kafka.fetching import FetchedRecords, Unpacker
 from projector.kafka.reader import Reader, open_reader
 from projector.record import Partition, Record
@@ -116,7 +116,7 @@ def _from(data: bytes, first: int) -> bytes:
     """Returns what a broker returns from an offset on: whole batches."""
     size = 0
     for content in whole_batches(data):
-        if Batch(content).last >= first:
+        if RecordBatch(content).last >= first:
             return data[size:]
         size += len(content)
     return b""

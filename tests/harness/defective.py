@@ -12,7 +12,7 @@ from projector import mapping
 from projector.change import Change
 from projector.errors import BadRecord
 from projector.intent import Intent
-from projector.ledger.writers import Session
+from projector.ledger.sessions import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
 from projector.record import Record

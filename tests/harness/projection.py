@@ -14,7 +14,8 @@ from projector.intent import Intent
 from projector.ledger import copies
 from projector.ledger.control import Outcome, Step
 from projector.ledger.ledger import Ledger
-from projector.ledger.writers import Session, Sessions, Writing
+from projector.ledger.sessions import Session, Sessions
+from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis import calls
 from projector.redis.apply import Applied, apply
@@ -117,5 +118,5 @@ class Opened:
 
     async def positions(self, *partitions: Partition) -> dict[Partition, int | None]:
         """Returns what a session that is opened now would begin with."""
-        found = await self.ledger.positions(await self.ledger.open(), partitions)
+        found = await self.ledger.positions((await self.ledger.open()).record, partitions)
         return {partition: position.offset if position else None for partition, position in found.items()}

@@ -32,7 +32,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
-from projector.kafka.batches import Batch, decompressed, whole_batches
+from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
@@ -213,8 +213,8 @@ def _unpacked(data: bytes) -> None:
             assert len(piece) == len(sizes)
 
 
-def _batches(data: bytes) -> Iterator[Batch]:
-    yield from map(Batch, whole_batches(data))
+def _batches(data: bytes) -> Iterator[RecordBatch]:
+    yield from map(RecordBatch, whole_batches(data))
 
 
 def _batch(content: bytes, records: int = 1) -> bytes:
@@ -297,8 +297,8 @@ WORST: tuple[Worst, ...] = (
     Worst("a host in brackets", lambda n: b"[" + b":" * n, is_host, _HEADER),
     Worst("an address in brackets", lambda n: b"[" + b"0:" * (n // 2) + b"]", is_host, _HEADER),
     Worst("a path", lambda n: b"%41%" * (n // 4), normalized, _HEADER),
-    Worst("entity tags", lambda n: b'"' * n + b"x", request.tags_to_match, _HEADER),
-    Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', request.tags_to_match, _HEADER),
+    Worst("entity tags", lambda n: b'"' * n + b"x", request.etags_to_match, _HEADER),
+    Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', request.etags_to_match, _HEADER),
     Worst("an API key", lambda n: b"Bearer " + b" " * n + b"lv_live_", _quietly(request.credentials, ApiError), _HEADER),
     Worst("a request id", lambda n: b"a" * n, request.request_id, _HEADER),
     Worst("addresses of proxies", lambda n: b"," * n, _address, _HEADER),

@@ -11,8 +11,8 @@ from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
-from projector.ledger.control import Change, ControlRecord, Generation, State
-from projector.ledger.writers import Sessions
+from projector.ledger.control import ControlRecord, Generation, State, StateChange
+from projector.ledger.sessions import Sessions
 from projector.mapping import VERSION
 from projector.rebuild import generations, replay
 from projector.redis.store import Store
@@ -198,7 +198,7 @@ async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_fi
         assert not record.serves
 
 
-def newer(number: int) -> Change:
+def newer(number: int) -> StateChange:
     """Returns a change of the control record: one more generation, which requires a newer mapping."""
 
     def compute(state: State) -> State:

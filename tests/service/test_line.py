@@ -16,7 +16,7 @@ from projector.intent import Intent
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, Outcome, Position, Step
 from projector.ledger.ledger import Ledger
-from projector.ledger.writers import Session
+from projector.ledger.sessions import Session
 from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
@@ -620,14 +620,14 @@ async def test_a_session_under_another_record_positions_all_partitions_again(
     positions = new_line(projection)._positions
     kafka.join()
     kafka.publish(*leads(3))
-    await positions.seek()
+    await positions.ensure_positioned()
     await kafka.poll(10, 0)
     await positions.cover({LEADS: Step(NOTHING_STORED, Position(3, 0, 0))})
     assert positions.offsets[LEADS] == kafka.position(LEADS) == 3
     projection.client.flushdb()
     await copies.current(projection.store)
     kafka.reset([CONTACTS])
-    await positions.seek()
+    await positions.ensure_positioned()
     assert positions.offsets == {LEADS: NOTHING_STORED, CONTACTS: NOTHING_STORED}
     assert kafka.position(LEADS) == 0
     kafka.reset([LEADS])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from api.request import etag
+from api.request import etag_of
 from docs.generate.openapi import ETAG
 from schemas import names
 from schemas.layouts import NO_CONTACT
@@ -35,7 +35,7 @@ def caller(redis_server: RedisService) -> Iterator[Caller]:
     with redis_server.client() as client:
         caller = Records(client).caller()
         for resource in RESOURCES:
-            start = (head() + b"tagtag" + NO_CONTACT).ljust(resource.body, b"\0")
+            start = (head() + b"tagtag" + NO_CONTACT).ljust(resource.body_offset, b"\0")
             value = start + msgspec.json.encode(resource.example)
             client.set(names.document(resource, caller.name, generation(1), resource.event_example.id), value)
         yield caller
@@ -67,5 +67,5 @@ async def test_the_etag_of_the_example_is_a_true_one(projection: Projection) -> 
         await projection.apply(crm.changed(resource, msgspec.to_builtins(event)).record(1))
     owner = names.organization(LEAD.event_example.organization_id)
     value = projection.client.get(names.document(LEAD, owner, generation(1), LEAD.event_example.id))
-    assert etag(value).decode() == ETAG
-    assert value[LEAD.body :] == msgspec.json.encode(LEAD.example)
+    assert etag_of(value).decode() == ETAG
+    assert value[LEAD.body_offset :] == msgspec.json.encode(LEAD.example)

@@ -122,7 +122,7 @@ def rebuilt_and_promoted(client: Client) -> None:
 
 def verified_and_repaired(client: Client, resource: Resource) -> None:
     assert client.leadview.run("verify").status == 0
-    client.leadview.redis.setrange(stored_name(client, resource, 2), resource.body + 3, b"~")
+    client.leadview.redis.setrange(stored_name(client, resource, 2), resource.body_offset + 3, b"~")
     done = client.leadview.run("verify", "--json")
     assert done.status == 1
     [example] = orjson.loads(done.stdout)["examples"]

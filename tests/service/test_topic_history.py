@@ -17,7 +17,7 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
 from projector.errors import Refused
 from projector.ledger import breaks, copies
-from projector.ledger.writers import Sessions
+from projector.ledger.sessions import Sessions
 from schemas import resources
 from tests.harness import control, crm
 from tests.harness.generations import ids

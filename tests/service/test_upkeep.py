@@ -15,7 +15,8 @@ from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies
-from projector.ledger.writers import Sessions, Writing
+from projector.ledger.sessions import Sessions
+from projector.ledger.writers import Writing
 from projector.line.line import erase_late, without_deleted
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock

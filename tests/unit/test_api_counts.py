@@ -36,10 +36,10 @@ def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, fl
     usage, forms = Usage(), (caller(), caller())
     for at, status in enumerate(statuses):
         usage.count(forms[at % 2], status, at + 1.0)
-    assert figures(usage) == {forms[0].active_key: expected}
+    assert figures(usage) == {forms[0].key_record: expected}
     assert figures(usage) == {}, "it begins again"
     usage.count(forms[0], 200, 9.0)
-    assert figures(usage) == {forms[0].active_key: (1, 0, 9.0)}
+    assert figures(usage) == {forms[0].key_record: (1, 0, 9.0)}
 
 
 def test_unknown_keys_take_no_place_of_others() -> None:
@@ -56,7 +56,7 @@ def test_what_could_not_be_written_is_kept() -> None:
     usage.count(caller("1"), 200, 1.0)
     usage._keep(usage._take())
     usage.count(caller("1"), 429, 2.0)
-    assert figures(usage) == {caller("1").active_key: (2, 1, 2.0)}
+    assert figures(usage) == {caller("1").key_record: (2, 1, 2.0)}
 
 
 SLOTS = len(BUCKETS_SECONDS) + 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.errors import ApiError, InvalidApiKey, MissingApiKey
-from api.request import MAX_TAGS, REPEATED, Request, client_address, credentials, etag, tags_to_match
+from api.request import MAX_ETAGS, REPEATED, Request, client_address, credentials, etag_of, etags_to_match
 from schemas import api_keys, names
 from schemas.settings import networks
 
@@ -22,7 +22,7 @@ def test_a_key(start: bytes) -> None:
     owner = names.organization(ORGANIZATION)
     assert found.organization == owner
     assert found.organization_tag == api_keys.organization_tag(ORGANIZATION).encode()
-    assert found.active_key == names.api_key(owner, api_keys.key_hash(KEY))
+    assert found.key_record == names.api_key(owner, api_keys.key_hash(KEY))
     assert found.key_limit == names.key_limit(owner, api_keys.key_hash(KEY))
     assert found.organization_limit == names.organization_limit(owner)
     assert KEY not in repr(found)
@@ -100,11 +100,11 @@ TAG = RAW.hex().encode()
 
 
 def test_the_tag_of_a_value() -> None:
-    assert etag(b"h" * 22 + RAW + b"rest") == b'W/"%b"' % TAG
+    assert etag_of(b"h" * 22 + RAW + b"rest") == b'W/"%b"' % TAG
 
 
 @pytest.mark.parametrize(
-    ("header", "tags"),
+    ("header", "etags"),
     [
         pytest.param(b'W/"%b"' % TAG, (RAW,), id="weak"),
         pytest.param(b'"%b"' % TAG, (RAW,), id="strong"),
@@ -120,19 +120,19 @@ def test_the_tag_of_a_value() -> None:
         pytest.param(b'"%b-gzip"' % TAG, (), id="changed by a proxy"),
         pytest.param(b'"a"%b"b"' % TAG, (), id="between two tags"),
         pytest.param(b"", (), id="empty"),
-        pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MAX_TAGS, id="too many"),
+        pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MAX_ETAGS, id="too many"),
     ],
 )
-def test_if_none_match(header: bytes, tags: tuple[bytes, ...]) -> None:
-    assert tags_to_match(header) == tags
+def test_if_none_match(header: bytes, etags: tuple[bytes, ...]) -> None:
+    assert etags_to_match(header) == etags
 
 
 @given(st.binary(max_size=200))
 def test_any_header_is_read(header: bytes) -> None:
-    tags = tags_to_match(header)
-    assert tags == (b"*",) or all(len(tag) == 12 for tag in tags)
+    etags = etags_to_match(header)
+    assert etags == (b"*",) or all(len(each) == 12 for each in etags)
 
 
 @given(st.binary(min_size=12, max_size=12))
 def test_every_tag_that_is_sent_is_recognized(raw: bytes) -> None:
-    assert tags_to_match(etag(bytes(22) + raw)) == (raw,)
+    assert etags_to_match(etag_of(bytes(22) + raw)) == (raw,)

@@ -83,7 +83,7 @@ def test_a_packed_contact_is_read() -> None:
     assert isinstance(intent, PutDocument)
     head = SUMMARY_FIELDS_STOP.stop
     stored = packed_value(CONTACT, intent.value)
-    first_lead = bytes(CONTACT.body - head)
+    first_lead = bytes(CONTACT.body_offset - head)
     assert stored[head:] != intent.value[head:]
     assert body(CONTACT, stored[:head] + first_lead + stored[head:]) == intent.value[head:]
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_says_why(stored: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         unpacked(stored)
     with pytest.raises(Unreadable):
-        body(CONTACT, bytes(CONTACT.body) + (stored or b"\1"))
+        body(CONTACT, bytes(CONTACT.body_offset) + (stored or b"\1"))
     with pytest.raises(Unreadable):
         body(LEAD, bytes(LEAD_BODY) + b"\0" + stored)
 

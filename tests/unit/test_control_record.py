@@ -260,8 +260,7 @@ def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        pytest.param(0, Stored(0), id="stored, no dead letter waits"),
-        pytest.param(4, Stored(4), id="stored, four dead letters wait"),
+        pytest.param(1, Stored(), id="stored"),
         pytest.param([b"stamp"], ControlChanged(), id="the control record has changed"),
         pytest.param([b"crm.leads:3"], WentBack(["crm.leads:3"]), id="a position is lower than expected"),
     ],

@@ -44,7 +44,7 @@ EXPRESSIONS = {
     "api/edge.py _HOST": "a host in brackets",
     "api/edge.py _UNRESERVED": "a path",
     "api/request.py OPAQUE_TAG": "entity tags",
-    "api/request.py _OWN_TAG": "entity tags of ours",
+    "api/request.py _OWN_ETAG": "entity tags of ours",
     "api/request.py _VALID_ID": "a request id",
     "schemas/api_keys.py _LIKE_THE_REST": "a request id",
     "api/documents.py _uuid": "every part of it has a fixed length",

@@ -156,8 +156,8 @@ def test_documents_are_as_described(resource: Resource) -> None:
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
 def test_the_body_begins_where_the_row_says(resource: Resource) -> None:
     """The API serves what is stored from there on."""
-    body = stored_value(resource)[resource.body :]
-    how = "`body` in the row is wrong: use layouts.PLAIN_BODY, unless a script of its own stores more than a document"
+    body = stored_value(resource)[resource.body_offset :]
+    how = "`body_offset` in the row is wrong: it is layouts.PLAIN_BODY, unless a script stores more than a document"
     assert body == document(resource, resource.event_example), how
 
 

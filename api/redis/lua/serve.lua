@@ -39,6 +39,7 @@ if job == JOB_REPLAY_BYTE then return BEING_APPLIED end
 
 -- Its organization is at the beginning. This finds it without making a string.
 if not key or string.find(key, ARGV.tag, KEY_ORGANIZATION, true) ~= KEY_ORGANIZATION then return 401 end
+-- 0 is never. A revoked key has the expiry 1, which is past.
 local expiry = struct.unpack('<I6', key, KEY_EXPIRY)
 if expiry > 0 and expiry * 1000 <= now then return 401 end
 

@@ -75,8 +75,7 @@ class Told(msgspec.Struct, frozen=True):
     `time` is that of the event, in milliseconds since 1970.
 
     `before` is how many offsets come before it if it waits, or the version that was there before it if it was older.
-    `shown` is what readers see, `reason` why it is bad, and `accepted` whether an operator
-    has accepted it.
+    `shown` is what readers see, `reason` why it is bad, and `accepted` whether an operator has accepted it.
     """
 
     record: str

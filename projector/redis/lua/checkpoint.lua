@@ -8,9 +8,8 @@
 --       stamp, incarnation: those of the control record when the batch was begun. number: of steps. partition: the
 --       field of its position. expected: an offset, -1 for none. position: the new one, which begins with the next
 --       offset. letter: JSON
--- Returns the number of all dead letters. If it stores nothing, it returns a list: the fields whose position is lower
---         than expected (Redis lost writes), or CONTROL_CHANGED if the control record has changed (then begin the batch
---         again)
+-- Returns 1. If it stores nothing, it returns a list: the fields whose position is lower than expected (Redis lost
+--         writes), or CONTROL_CHANGED if the control record has changed (then begin the batch again)
 
 local stamp, incarnation = unpack(redis.call('HMGET', KEYS.copy, 'stamp', 'incarnation'))
 if stamp ~= ARGV.stamp or incarnation ~= ARGV.incarnation then return { CONTROL_CHANGED } end
@@ -31,4 +30,4 @@ for i = FIRST.steps, letters - 1, SIZE.steps do
   end
 end
 for i = letters, #ARGV, SIZE.letters do redis.call('HSET', KEYS.dead_letters, ARGV[i].field, ARGV[i].letter) end
-return KEYS.dead_letters and redis.call('HLEN', KEYS.dead_letters) or 0
+return 1

@@ -21,6 +21,7 @@ local function is_live(value) return byte(value, 1) == STATE_LIVE end
 -- (live, or deleted by an event), to repair a value in place. A tombstone has no version, so none repairs it.
 local function is_newer(stored, heads, overwrite_equal, at)
   if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
+  -- The first two fields of HEAD_FORMAT, the state as a number: usually they decide, and the others are not read.
   local state, version = unpack_bytes('<BI7', stored)
   local new_state, new_version = unpack_bytes('<BI7', heads, at)
   if new_version == 0 or state == STATE_TOMBSTONE then

@@ -179,6 +179,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     leadview.redis.hset(names.CONTROL, "filled", "")  # as if Redis were being filled again
     wait_until(lambda: get(LEADS + crm.LEAD, KEY, f"unavailable-{len(lines(child.log))}") == 503, "Redis is incomplete")
     child.stop()
+    leadview.start("run")
 
     assert not [line for line in lines(child.log) if line.get("request_id") in ("good", "good-too")]
     missing = line_of(child.log, "missing")

@@ -197,7 +197,7 @@ def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Rec
     """Whoever waits for a large value gets 503, and nobody else does."""
     caller = records.caller(key_limit=(1_000_000, 1), organization_limit=(1_000_000, 1))
     lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
-    with running_api(ApiSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0")) as api:
+    with running_api(ApiSettings(redis_url=proxy.url, api_redis_timeout=2.0)) as api:
         assert get(api, caller, lead).status == 200
         proxy.faults = Faults(held=READ)
         asked = pool.submit(get, api, caller, lead)

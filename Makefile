@@ -36,7 +36,7 @@ test: check
 
 # The tests that take most of a minute each: quick benchmarks, and chaos.
 test-long: .venv/dev.stamp
-	LEADVIEW_TEST_EXAMPLES=400 $(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	LEADVIEW_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Builds the images and runs compose.yaml with them. Needs Docker or Podman (CONTRIBUTING.md); elsewhere it is skipped.
 # Where the engine has no Compose, it is built from the source of its authors.

@@ -199,7 +199,7 @@ ci: test kubernetes test-long test-images troubles ci-rolling wire model clients
 ci-rolling: ARGS = --redis-timeout 5
 ci-rolling: rolling
 
-ci-fuzz: ARGS = kafka events --seconds 60
+ci-fuzz: ARGS = kafka events http --seconds 60
 ci-fuzz: fuzz
 
 ci-release: ARGS = build

@@ -86,7 +86,7 @@ async def test_a_command_that_cannot_be_packed_is_not_queued(redis_server: Redis
     connection.close("done")
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisService, seed: int) -> None:
     """One connection after another, over a network that slices, delays, stalls and resets."""
     chance = random.Random(seed)
@@ -126,8 +126,26 @@ async def _use_up(connection: Connection, chance: random.Random) -> int:
     return len(got)
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("seed", range(2))
+async def test_cancelled_callers_never_shift_replies(redis_server: RedisService, seed: int) -> None:
+    chance = random.Random(seed)
+    connection = await to_redis(redis_server)
+    calls = {}
+    for number in range(2000):
+        calls[number] = connection.call((b"ECHO", number))
+        if chance.random() < 0.3:  # some before they are sent, some while Redis handles them
+            chance.choice(list(calls.values())).cancel()
+        if chance.random() < 0.05:
+            await asyncio.sleep(0)
+    await asyncio.wait(calls.values())
+    connection.close("done")
+    got = {number: call.result() for number, call in calls.items() if not call.cancelled()}
+    assert 0 < len(got) < 2000
+    assert all(reply == b"%d" % number for number, reply in got.items())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("seed", range(3))
 def test_pipelines_and_calls_may_share_a_connection(redis_server: RedisService, seed: int, loop: Any) -> None:
     """Each caller has its own replies, errors among them, whoever else gave up."""
     chance = random.Random(seed)
@@ -273,6 +291,7 @@ async def test_a_late_reply_fails_alone() -> None:
         for reply in (second, checked):
             with pytest.raises(Unavailable, match="did not reply within"):
                 await reply
+        connection._timeout = PATIENCE_SECONDS
         assert connection.in_flight == 2, "their replies are still to come"
         over.set()
         third = connection.call((b"GET", b"3"))
@@ -287,6 +306,7 @@ async def test_a_late_check_fails_only_those_who_wait_for_it() -> None:
         connection = await open_connection(port, timeout=SHORT)
         with pytest.raises(Unavailable, match="did not reply within"):
             await connection.call_checked(pack((b"GET", b"1")), pack((b"PING",)))
+        connection._timeout = PATIENCE_SECONDS
         second = connection.call_checked(pack((b"GET", b"2")), pack((b"PING",)))
         over.set()
         assert await second == (b"two", b"complete")

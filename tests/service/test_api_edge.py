@@ -24,6 +24,10 @@ class Hurried(Edge):
     head_seconds = 0.3
 
 
+class Slower(Edge):
+    head_seconds = 1.5
+
+
 class Brief(Edge):
     """It closes an idle connection soon. `last` is the last connection."""
 
@@ -262,11 +266,11 @@ def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
     assert received[0].startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_whole_head_stops_the_clock(hurried_api: ApiServer) -> None:
-    with hurried_api.connect() as connection:
+def test_a_whole_head_stops_the_clock(redis_server: RedisService) -> None:
+    with running_api(patient(redis_server.url), edge=Slower) as api, api.connect() as connection:
         connection.sendall(HEALTH)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-        connection.settimeout(0.6)  # twice the maximum time for a head
+        connection.settimeout(Slower.head_seconds + 0.5)
         with pytest.raises(TimeoutError):
             connection.recv(1)
         connection.settimeout(PATIENCE_SECONDS)

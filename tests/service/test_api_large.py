@@ -15,6 +15,7 @@ from leadview.redis.access import Address
 from leadview.redis.errors import Unavailable
 from schemas import api_keys, names, resources
 from schemas.layouts import LEAD_BODY, PART, WHOLE
+from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation
@@ -177,6 +178,37 @@ def test_an_emptied_redis_between_both_calls(
     records.client.flushdb()
     proxy.faults = Faults()
     assert asked.result(PATIENCE_SECONDS).status == 503, "not 404: nothing is known of the lead"
+
+
+def test_a_connection_that_is_lost_between_both_calls(
+    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
+) -> None:
+    lead = records.lead(caller.organization_id, text())
+    proxy.faults = Faults(held=READ)
+    asked = pool.submit(get, api, caller, lead)
+    wait_until(lambda: proxy.holding, "the value is asked for")
+    proxy.faults = Faults()
+    proxy.reset_all()
+    answer = asked.result(PATIENCE_SECONDS)
+    assert (answer.status, len(answer.body), remaining(answer)) == (200, LARGE + 10, 99)
+
+
+def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor) -> None:
+    """Whoever waits for a large value gets 503, and nobody else does."""
+    caller = records.caller(key_limit=(1_000_000, 1), organization_limit=(1_000_000, 1))
+    lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
+    with running_api(ApiSettings(redis_url=proxy.url, api_redis_timeout=2.0)) as api:
+        assert get(api, caller, lead).status == 200
+        proxy.faults = Faults(held=READ)
+        asked = pool.submit(get, api, caller, lead)
+        wait_until(lambda: proxy.holding, "the value is asked for")
+        seen = []
+        while not asked.done():
+            seen.append(get(api, caller, small).status)
+        assert asked.result().status == 503
+        assert set(seen) == {200}
+        proxy.faults = Faults()
+        wait_until(lambda: get(api, caller, lead).status == 200, "large values are served again")
 
 
 def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records, caller: Caller) -> None:

@@ -75,6 +75,14 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None
         ExitStack() as connections,
     ):
         wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
+        server.kill()
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == 0, "none is counted any more")
+        assert api.get(LEADS + "x", key=api_keys.mint(str(uuid4()))).status == 503
+        failed = 'leadview_api_redis_errors_total{reason="unavailable"}'
+        wait_until(lambda: values(metrics)[failed] == 1, "the request is counted")
+        server.restart()
+        control.complete_all(ApiSettings(redis_url=server.url))
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready again")
         server.pause()
         asked = [connections.enter_context(api.connect()) for _ in range(4)]
         for connection in asked:

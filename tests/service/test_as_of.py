@@ -41,10 +41,14 @@ def lead(number: int) -> Message:
 
 @pytest.fixture
 def leadview(leadview_on_cluster: Leadview) -> Leadview:
+    return with_a_lead(leadview_on_cluster)
+
+
+def with_a_lead(leadview: Leadview) -> Leadview:
     limits = {"quota": 1_000_000, "window_seconds": 1}
     unlimited = crm.organization(rate_limits={"key": limits, "organization": limits})
-    leadview_on_cluster.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
-    return leadview_on_cluster
+    leadview.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
+    return leadview
 
 
 def get(api: ApiServer, **headers: str) -> Response:
@@ -100,6 +104,14 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
         assert run_sample(api, as_of(last)) == b"there is no such lead\n"
         unknown = refusal(api.port, crm.LEAD, as_of(last).isoformat(), key=api_keys.mint(crm.OTHER_ORGANIZATION))
         assert unknown.startswith(b"401: {")
+
+
+@pytest.mark.long
+def test_a_change_is_in_the_response_wherever_leadview_runs(leadview_anywhere: Leadview) -> None:
+    with_a_lead(leadview_anywhere).start("run")
+    with leadview_anywhere.api() as api:
+        wait_until(lambda: get(api).status == 200, "it is served")
+        assert version(publish_and_read(leadview_anywhere, api, lead(2))) == 2
 
 
 def sample(port: int, *arguments: str, key: str = KEY) -> subprocess.Popen[bytes]:

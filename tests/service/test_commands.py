@@ -89,7 +89,7 @@ def test_an_emptied_redis_is_not_called_a_change_of_generations(leadview: Leadvi
     assert "Redis was emptied" not in projector.log.read_text()
     before = len(projector.log.read_text())
     leadview.redis.flushall()
-    wait_until(lambda: projector.log.read_text().count("Redis was emptied; reading again") == 2, "both lines know it")
+    wait_until(lambda: projector.log.read_text().count("Redis was emptied; reading again") >= 2, "both lines know it")
     leadview.wait_until_served()
     assert "generation" not in projector.log.read_text()[before:]
 
@@ -158,7 +158,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
         crm.api_key(1, id=crm.uuid(0xF3), hash=crm.key_hash(3)),
         crm.lead(1),
     )
-    leadview.start("run")
+    projector = leadview.start("run")
     leadview.wait_until_served()
     port = free_port()
     child = leadview.start_api(port, api_redis_timeout=20)
@@ -175,9 +175,11 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert get(LEADS + crm.LEAD, REVOKED, "revoked") == 401
     assert get(LEADS + crm.LEAD, UNKNOWN, "unknown") == 401
     assert get(f"/{KEY}", KEY, KEY) == 404
+    projector.stop()  # it would write that all is filled
     leadview.redis.hset(names.CONTROL, "filled", "")  # as if Redis were being filled again
     wait_until(lambda: get(LEADS + crm.LEAD, KEY, f"unavailable-{len(lines(child.log))}") == 503, "Redis is incomplete")
     child.stop()
+    leadview.start("run")
 
     assert not [line for line in lines(child.log) if line.get("request_id") in ("good", "good-too")]
     missing = line_of(child.log, "missing")

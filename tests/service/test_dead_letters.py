@@ -57,6 +57,7 @@ async def test_they_go_when_a_newer_event_was_applied(projection: Projection) ->
     assert await dead_letters.clear(projection.store, projection.settings) == 0
 
 
+@everywhere
 async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> None:
     """One that was dropped meanwhile does not come back, however many there are."""
     letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(250)]

@@ -223,6 +223,13 @@ async def test_a_projector_waits_for_its_services_and_can_be_stopped(
         assert stopwatch.seconds < 5
 
 
+def test_a_redis_that_evicts_stops_the_start(leadview: Leadview) -> None:
+    leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
+    done = leadview.run("run")
+    assert done.status == 1
+    assert "Set its maxmemory-policy to noeviction" in done.stderr
+
+
 def _rewinds(port: int) -> float:
     return metric(port, "leadview_projector_rewinds_total") or 0
 

@@ -16,6 +16,7 @@ from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import wait_until
+from tests.service.conftest import everywhere
 
 ORGANIZATIONS = (ORGANIZATION, OTHER_ORGANIZATION)
 KEYS = {
@@ -55,6 +56,7 @@ def api(projection: Projection) -> Iterator[ApiServer]:
         yield api
 
 
+@everywhere
 async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
     """Every key with every id of every organization: an answer is of the key's own organization, or 404 as for a record
     that does not exist.
@@ -74,6 +76,7 @@ async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
         assert other.encode() not in answer.body
 
 
+@everywhere
 async def test_a_key_and_a_record_of_different_organizations_open_nothing(
     projection: Projection, api: ApiServer
 ) -> None:
@@ -95,6 +98,7 @@ async def test_a_key_and_a_record_of_different_organizations_open_nothing(
     assert api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).error == "invalid_api_key"
 
 
+@everywhere
 async def test_a_deleted_contact_leaves_no_byte(projection: Projection, api: ApiServer) -> None:
     secrets: dict[str, Any] = {
         "first_name": "Zaphodia",

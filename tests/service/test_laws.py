@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,8 @@ from tests.harness.projection import Projection
 from tests.service.conftest import everywhere
 
 EXAMPLES = int(os.environ.get("LEADVIEW_TEST_EXAMPLES", "30"))
-"""`make test-long` tries many more."""
+"""`make test-long` tries many more, of every law on every kind of Redis: then all of them are long."""
+pytestmark = [pytest.mark.long] if EXAMPLES > 30 else []
 law = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
 

@@ -81,18 +81,24 @@ class Running:
 
 
 def new_line(
-    projection: Projection, ledger: Ledger | None = None, pacer: Pacer | None = None, *, ends: bool = False
+    projection: Projection,
+    ledger: Ledger | None = None,
+    pacer: Pacer | None = None,
+    *,
+    ends: bool = False,
+    dead_letter_row: int = ROW,
+    **more: Any,
 ) -> Line:
-    settings = ProjectorSettings(redis_url=projection.settings.redis_url, dead_letter_row=ROW)
+    settings = ProjectorSettings(redis_url=projection.settings.redis_url, dead_letter_row=dead_letter_row, **more)
     ledger = ledger or Ledger(projection.store, projection.writing.sessions)
     return Line("documents", settings, resources.RESOURCES, "group", projection.store, ledger, pacer, ends=ends)
 
 
 @asynccontextmanager
 async def running(
-    projection: Projection, ledger: Ledger | None = None, pacer: Pacer | None = None
+    projection: Projection, ledger: Ledger | None = None, pacer: Pacer | None = None, **settings: Any
 ) -> AsyncIterator[Running]:
-    stop, made = Stop(), new_line(projection, ledger, pacer)
+    stop, made = Stop(), new_line(projection, ledger, pacer, **settings)
     task = asyncio.create_task(made.run(stop))
     try:
         yield Running(made, projection, stop)
@@ -293,14 +299,21 @@ async def test_a_replay_raises_what_a_live_line_repeats(
     assert not projection.writing.sessions._open
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "settings"),
+    [
+        pytest.param("row", ROW, {}, id="in a row"),
+        pytest.param("share", 0.004, {"dead_letter_row": 50, "dead_letter_share": 0.004}, id="a share"),
+    ],
+)
 async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
-    projection: Projection, kafka: ScriptedKafka
+    projection: Projection, kafka: ScriptedKafka, limit: str, most: float, settings: dict[str, Any]
 ) -> None:
-    async with running(projection) as it:
+    async with running(projection, **settings) as it:
         kafka.publish(*leads(2), *[BAD] * ROW, *leads(2, version=2))
         await eventually(lambda: it.trouble, "it is halted")
         assert isinstance(it.trouble, Halted)
-        assert (it.trouble.limit, it.trouble.count, it.trouble.bad) == ("row", ROW, ROW)
+        assert (it.trouble.limit, it.trouble.most, it.trouble.count, it.trouble.bad) == (limit, most, ROW, ROW)
         assert it.trouble.ranges == (f"crm.leads:0:2-{ROW + 1}",)
         await eventually(lambda: kafka.paused, "it is still a member, and reads nothing")
         assert it.stored() is None

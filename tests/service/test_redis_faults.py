@@ -118,7 +118,7 @@ Open = Callable[..., Any]
 @asynccontextmanager
 async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
     # Each charge outlasts the test: for a key that expired, a slot that is being moved answers TRYAGAIN.
-    plenty = "500/24h"
+    plenty = "10000/24h"
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )

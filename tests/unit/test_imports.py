@@ -156,6 +156,89 @@ def test_a_literal_in_a_script_is_found(line: str) -> None:
     assert PLACE_IN_LUA.search(line)
 
 
+CODES = (
+    "STALE|WRITTEN|ORGANIZATION_DELETED|ERASE_DUE|REPLAY_DUE|CONTROL_CHANGED|LARGE|BEING_APPLIED|STATE_LIVE"
+    "|STATE_TOMBSTONE|JOB_NONE|JOB_ERASE|JOB_REPLAY|KEY_REVOKED"
+)
+"""What scripts reply, and bytes of what is stored. 0 and 1 have other uses, so their values are not looked for."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "home"),
+    [
+        pytest.param(
+            "*.lua",
+            r"\b(?:KEYS|ARGV)\s*\[\s*\d|\bunpack\((?:KEYS|ARGV),\s*[2-9]|#ARGV\s*[-+]\s*\d",
+            set(),
+            id="the place of a key or an argument, which the header names",
+        ),
+        pytest.param("*.lua", rf"\blocal [^=\n]*\b(?:{CODES})\b[^=\n]*=", set(), id="a code, in a script"),
+        pytest.param(
+            "*.lua",
+            r"\b(?:206|503)\b|[=~]= (?:8[24]|7[69]|49|45)\b|(?:return|[=~]=|=) \{? ?'(?:stamp|E|R)'",
+            set(),
+            id="the value of a code, in a script",
+        ),
+        pytest.param("*.py", rf"^(?:[A-Z_]+, )*(?:{CODES})\b[A-Z_, ]* = ", {"schemas/layouts.py"}, id="a code"),
+        pytest.param(
+            "*.py",
+            r"(?:JOB_DUE|KEY_ENTRY_STATE)\b.*\bb\".\"|\bb\".\".*(?:JOB_DUE|KEY_ENTRY_STATE)\b",
+            set(),
+            id="the byte of a job or of a key's state",
+        ),
+        pytest.param("*.py", r"\bCommand\(|b\"EVALSHA\"", {"leadview/redis/scripts.py"}, id="the call of a script"),
+    ],
+)
+def test_what_scripts_and_callers_share_is_written_once(kind: str, written: str, home: set[str]) -> None:
+    found = set()
+    for package in PRODUCT:
+        for path in (ROOT / package).rglob(kind):
+            text = path.read_text("utf-8")
+            code = re.sub("--.*", "", text) if kind == "*.lua" else text
+            if re.search(written, code, re.MULTILINE):
+                found.add(str(path.relative_to(ROOT)))
+    assert found == home
+
+
+def test_only_as_called_names_a_program() -> None:
+    """What is printed to be pasted works only if the program is called like this one (`schemas.words.as_called`)."""
+    named = re.compile(r"\b(projector|leadview) (run|rebuild|status|dead-letters|promote|drop|verify)\b")
+    for path in files(*PRODUCT):
+        documents = {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+        texts = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and id(node) not in documents)
+        assert [node.value for node in texts if isinstance(node.value, str) and named.search(node.value)] == [], path
+
+
+def sentences(source: ast.Module) -> Iterator[str]:
+    """The texts of three words or more that are neither documentation, nor logged, nor the message of an error that is
+    raised, nor what a fault says was expected.
+    """
+    ignored = set[ast.AST]()
+    for node in ast.walk(source):
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                ignored.add(node.value)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "defect"))):
+                ignored |= set(ast.walk(node))
+            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "Unavailable" | "TypeError")):
+                ignored |= set(ast.walk(node))
+    for node in ast.walk(source):
+        match node:
+            case ast.Constant(value=str(text)) if node not in ignored and re.search(
+                "[A-Za-z]{2,} [a-z]+ [a-z]{2,}", text
+            ):
+                yield f"line {node.lineno}: {text}"
+
+
+def test_a_line_makes_no_words() -> None:
+    """What it stores and compares are kinds, so that nothing has to take a sentence apart."""
+    modules = "change dead_letter interpret record unknown_fields"
+    paths = [*files("projector/line"), *(ROOT / f"projector/{name}.py" for name in modules.split())]
+    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in sentences(tree(path))]
+    assert found == [], "give it a kind, and say it in schemas/words.py"
+    assert list(sentences(ast.parse('x = f"{a} of the last {b} records"; raise BadRecord("the JSON is nested")')))
+
+
 def lists_of_kinds(source: ast.Module) -> Iterator[str]:
     """The literal lists, tuples, sets and dictionaries in a source that name two kinds of entity or more."""
     for node in ast.walk(source):

@@ -70,6 +70,18 @@ async def test_organizations_take_turns() -> None:
     assert sorted(callers.had) == [b"a"] * 5 + [b"b"] * 2 + [b"c"]
 
 
+async def test_calls_of_one_organization_keep_their_order() -> None:
+    turns = Turns(1, 1, most=100, timeout=LONG)
+    assert turns.take(b"a") is None
+    waiting = [turns.take(b"a") for _ in range(3)]
+    for turn in waiting:
+        assert turn is not None
+        assert not turn.done()
+        turns.leave(b"a")
+        assert turn.done()
+    turns.leave(b"a")
+
+
 async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
     turns = Turns(1, 8, most=8, timeout=LONG)
     taken = [turns.take(b"a") for _ in range(2)]

@@ -27,12 +27,12 @@ run: .venv/run.stamp
 unit: .venv/dev.stamp
 	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" --numprocesses 2 --dist loadfile $(ARGS)
 
-# Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
+# Four processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
 	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser \
 		and not kubernetes and not troubles" \
-		--numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+		--numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos.
 test-long: .venv/dev.stamp
@@ -192,9 +192,8 @@ release: .venv/dev.stamp $(KUBERNETES)/bin/kustomize
 	$(call TOOL,build/release) cyclonedx-bom==7.5.0
 	@$(BIN)/python -m deploy.release $(ARGS)
 
-# All that a change must pass, as .ci/run runs it: two at a time, because most of them wait for servers, for downloads or for a
-# program that uses one processor. What takes longest comes first.
-ci: test kubernetes test-long test-images troubles ci-rolling wire model clients browser docs-test lint ci-release ci-fuzz
+# All that a change must pass, as .ci/run runs it.
+ci: test test-long troubles test-images clients docs-test lint wire browser kubernetes ci-release model ci-rolling ci-fuzz
 
 ci-rolling: ARGS = --redis-timeout 5
 ci-rolling: rolling

@@ -134,7 +134,7 @@ class Line:
 
     async def _step(self) -> None:
         """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
-        self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
+        self._accepted.forget(self._source.unpositioned())  # what is accepted there may be another list by now
         if difference := await self._positions.ensure_positioned():
             if difference.emptied:
                 self._metrics.count(REWINDS)

@@ -65,7 +65,7 @@ ROWS: dict[str, Row] = {
     ),
     "one of two projectors stands still": Row(
         sign="`status`: 1 of 2 projectors are running, although both processes exist",
-        command="end that process (SIGKILL), and start it again",
+        command="continue that process (`kill -CONT`), or end it (SIGKILL) and start it again",
         problems=("few_projectors",),
         notes=("silent",),
         alerts=("Problem",),
@@ -75,7 +75,7 @@ ROWS: dict[str, Row] = {
     ),
     "all projectors stand still": Row(
         sign="`status`: no projector is running, although their processes exist",
-        command="end these processes (SIGKILL), and start them again",
+        command="continue these processes (`kill -CONT`), or end them (SIGKILL) and start them again",
         problems=("no_projector",),
         alerts=("NoProjector", *_LATE, "NotMeasured"),
     ),

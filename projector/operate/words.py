@@ -146,8 +146,9 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
         case problem.NoProjector(silent):
             start = f"start one with `{words.as_called('run')}`"
-            if silent:  # one that stands still must be ended: a new one would only hide it
-                start = f"look whether {', '.join(silent)} still exists and stands still, and end it; then {start}"
+            if silent:  # beside one that stands still, a new one would only hide it
+                found = f"look whether {', '.join(silent)} still exists and stands still"
+                start = f"{found}: continue it, or end it and {start}"
             advice = f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)"
             return "no projector is running", advice, "runbook.md#leadviewnoprojector"
         case problem.FewProjectors(alive, expected):

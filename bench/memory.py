@@ -95,7 +95,7 @@ def _programs(lab: Lab) -> Mapping[str, Path]:
 
 
 def _fill(server: RedisServer, kind: _Kind, count: int, compression: Compression) -> Crm:
-    """Fill a server with so many documents. Returns the core product that knows them."""
+    """Fill a server with this number of documents. Returns the core product that knows them."""
     crm = Crm(kind.lead_bytes, random_text=kind.random_text)
     if kind.lead_bytes is not None:
         fill(server, crm.records(_ORGANIZATIONS, count), compression)

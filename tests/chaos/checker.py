@@ -5,7 +5,7 @@ readers and all processes together are one history. Each register has a *floor*,
 fall behind. It rises with every answer, and with every moment at which all that was published had been applied; it
 sinks where Redis lost acknowledged writes.
 
-While a loss goes on, an answer may show what was there before it or what is left after it, so the lower of both floors
+During a loss, an answer may show what was there before it or what is left after it, so the lower of both floors
 holds. If Redis (or a shard) was emptied, no floor sinks: everybody gets 503 until all that Kafka held is there again.
 
 No 503 may last for ever. It may last while a fault is at work, and while projectors catch up with what Kafka held

@@ -31,7 +31,7 @@ class Reader(Repeating):
         self._random = Random(seed)
         self._connections = connections
         self._known: dict[Entity, tuple[str, bytes]] = {}
-        """ETag and body that each record had when it was last read, from whichever process."""
+        """ETag and body that each record had when it was last read, from any process."""
         self.answers: list[Response] = []
 
     def stop(self, timeout: float | None = None) -> None:

@@ -129,7 +129,7 @@ def test_events_are_validated_without_the_checkout(installed: Installed) -> None
 
 
 def test_two_builds_are_equal_under_any_umask(installed: Installed, tmp_path: Path) -> None:
-    """Of the same commit: the umask of whoever builds, and the folder in which it is built, are not in the wheel."""
+    """Of the same commit: the umask of the builder, and the folder in which it is built, are not in the wheel."""
     wheels = []
     for umask in (0o022, 0o077):
         before = os.umask(umask)

@@ -217,7 +217,7 @@ def test_the_scripts_find_the_contact_of_a_lead_by_position() -> None:
 
 
 def test_both_hashes_follow_the_content() -> None:
-    """Together they are the ETag: the same content gives the same, whichever event brought it."""
+    """Together they are the ETag: the same content gives the same, from any event."""
     first, again = intent_of(crm.lead(1)), intent_of(crm.lead(9, seconds=5), offset=7)
     other = intent_of(crm.lead(1, stage="STALE"))
     assert first.body_hash == again.body_hash != other.body_hash

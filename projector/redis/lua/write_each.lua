@@ -23,7 +23,7 @@ local function write_each(width, last, linked, write, check)
   -- A call of Redis costs as much as several keys in one call. So one EXISTS says whether all documents are new, and all
   -- values are written at once. Of stored documents, only what is needed is read: Redis 7 hashes each byte of a string
   -- that it makes for Lua. What stale records do not need is read when the first newer one is found.
-  -- The record of a deleted organization ends after the job that is due (JOB_DUE_END bytes), that of a live one goes on.
+  -- The record of a deleted organization ends after the job that is due (JOB_DUE_END bytes), that of a live one continues.
   local read_to = documents + count + linked
   local stored_any, others = call('EXISTS', unpack(KEYS, 1, documents)) > 0, check and mget(documents + 1, read_to)
   -- These have their full length from the start: a table that grows is copied each time that its length doubles.

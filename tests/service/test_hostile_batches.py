@@ -379,7 +379,7 @@ def test_a_revocation_behind_the_worst_records(attack: Attack, tmp_path: Path) -
             return Seen(livez, healthz, status, oldest, waiting)
 
         def revoke(times: int) -> tuple[list[Seen], float, float]:
-            """Revoke a new key behind this number of records of each shape. Returns what was seen until it was refused, and
+            """Revoke a new key behind that many records of each shape. Returns what was seen until it was refused, and
             how long that took, without the seconds in which the machine stood still, and these."""
             key = api_keys.mint(crm.ORGANIZATION)
             attack.leadview.publish(crm.api_key(next(versions), hash=api_keys.key_hash(key)), partition=0)

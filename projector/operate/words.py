@@ -31,7 +31,8 @@ class Said(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         verdict = ": ".join(filter(None, (self.what, self.advice)))
-        return " ".join(filter(None, (verdict, self.detail, self.command)))
+        more = " ".join(filter(None, (self.detail, self.command)))
+        return f"{verdict}. {more}" if more else verdict
 
 
 def headline(problems: Sequence[Said]) -> str:

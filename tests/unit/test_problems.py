@@ -277,6 +277,7 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
         "The last one is crm.leads:0:3: `$.data.stage` is missing. Only if none of them is needed, accept these 3 bad "
         "records, with those behind the last one. This leaves them out for good:"
     )
+    assert "(docs/dead-letters.md). The last one is crm.leads:0:3" in str(problem)
     assert str(problem).endswith(f"for good: {command}")
 
 

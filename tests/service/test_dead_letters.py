@@ -158,7 +158,7 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
     )
     leadview.publish(crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1]))
     leadview.start("run", command=BAD_DEPLOY)
-    wait_until(lambda: len(_letters(leadview)) == 22, "all are parked")
+    wait_until(lambda: leadview.redis.hlen(names.DEAD_LETTERS) == 22, "all are parked")
     assert leadview.documents() == {}
     done = leadview.run("dead-letters", "redrive")
     assert "22 redriven, 0 still bad" in done
@@ -173,8 +173,3 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
     done = leadview.run("dead-letters", "redrive")
     assert f"{topic}:{partition}:0  stale" in done
     assert f"{topic}:{partition}:9999  gone" in done
-
-
-def _letters(leadview: Leadview) -> dict[bytes, Any]:
-    letters: dict[bytes, Any] = leadview.redis.hgetall(names.DEAD_LETTERS)
-    return letters

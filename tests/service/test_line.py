@@ -22,7 +22,6 @@ from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
 from projector.line.pace import Pacer
 from projector.line.positions import Positions
-from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
@@ -74,9 +73,7 @@ class Running:
     @property
     def copy(self) -> Copy:
         """The control record, which must exist."""
-        copy = control.read(self._projection.client)
-        assert copy
-        return copy
+        return control.home(self._projection.client)
 
     def stored(self, partition: Partition = LEADS) -> int | None:
         """Returns the stored position."""
@@ -668,8 +665,7 @@ async def test_a_replay_has_positions_of_its_own_and_parks_nothing(
     async with running(projection, kafka) as it:
         await it.applies(*leads(3), BAD)
     assert projection.client.delete(names.DEAD_LETTERS) == 1
-    added = (await generations.add(projection.store, await control.complete(projection.store))).state.next
-    assert added
+    _, added = await control.with_next(projection.store)
     kafka.ids["crm.leads"] = "crm.leads-2"
     ledger = Ledger(projection.store, projection.writing.sessions, rebuild=added)
     replayed = names.copy(names.rebuild(added), names.HOME)

@@ -136,8 +136,7 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
         assert [shard.status(api) for shard in shards * 3] == expected * 3
         await record_follows(store, emptied.slot)
         assert [shard.status(api) for shard in shards * 3] == expected * 3
-        with client_of(cluster.url) as client:
-            client.hset(emptied.copy, FILLED, copy[FILLED.encode()])
+        emptied.set_copy({FILLED.encode(): copy[FILLED.encode()]})
         wait_until(lambda: emptied.status(api) == UNKNOWN, "it is believed")
         await record_follows(store, emptied.slot, other.tag)
         assert emptied.status(api) == UNKNOWN
@@ -228,20 +227,9 @@ async def test_slots_that_move_while_a_shard_is_filled_belong_to_nobody(
         assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
         await copies.current(store)
         assert source.slot not in home_slots(cluster)[source.tag]
-        with client_of(cluster.url) as client:
-            client.hset(unfilled.copy, FILLED, filled)
+        unfilled.set_copy({FILLED.encode(): filled})
         await record_follows(store, source.slot, source.tag)
         assert [shard.status(api) for shard in shards] == [SERVED] * 3
-
-
-def test_an_api_that_starts_while_a_shard_is_filled_serves_the_others(
-    cluster: RedisCluster, shards: list[Shard]
-) -> None:
-    home, other, unfilled = shards
-    with client_of(cluster.url) as client:
-        client.hset(unfilled.copy, FILLED, b"")
-    with running_api(patient(cluster.url)) as api:
-        assert [shard.status(api) for shard in (home, other, unfilled)] == [SERVED, SERVED, NOT_BELIEVED]
 
 
 class Gated(Store):

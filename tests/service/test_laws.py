@@ -4,7 +4,7 @@ twice is once · any order ends the same · rebuild from empty equals live
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -76,12 +76,7 @@ async def test_a_recreated_organization_is_replayed_from_compacted_topics(
     """What was deleted while the organization was deleted may be in no topic any more when it is replayed."""
     projection.client.flushdb()
     random = Random(seed)
-    compacted = history.compacted_long_ago()
-    for batch in histories.merged(history, random):
-        await projection.apply(*batch)
-        if random.random() < 0.3:
-            await _keep(projection, compacted, random, (1,))
-    await _keep(projection, compacted, random, (1,), until_done=True)
+    await _live(projection, history, random, replayed=history.compacted_long_ago())
     _assert_right(projection, history)
 
 
@@ -93,7 +88,7 @@ async def test_the_next_generation_equals_the_live_one(projection: Projection, h
     random = Random(seed)
     batches = list(histories.merged(history, random))
     begun = random.randint(0, len(batches))
-    await _apply(projection, history, batches[:begun], random, (1,))
+    await _apply(projection, history, batches[:begun], random)
     line = [(batch, (1, 2)) for batch in batches[begun:]]
     rebuild = [(batch, (2,)) for batch in histories.merged(history.of(resources.RESOURCES), random)]
     for batch, generations in _mixed(line, rebuild, random):
@@ -132,27 +127,28 @@ async def test_compression_changes_no_document(projection: Projection, history: 
     """Some projectors compress and others do not."""
     projection.client.flushdb()
     random = Random(seed)
-    for batch in histories.merged(history, random):
-        projection.store.compresses = random.random() < 0.5
-        await projection.apply(*batch)
-        if random.random() < 0.3:
-            await _keep(projection, history, random, (1,))
+
+    def batches() -> Iterator[list[Record]]:
+        for batch in histories.merged(history, random):
+            projection.store.compresses = random.random() < 0.5
+            yield batch
+
+    await _apply(projection, history, batches(), random)
     await _keep(projection, history, random, (1,), until_done=True)
     _assert_right(projection, history)
 
 
-async def _live(projection: Projection, history: History, random: Random) -> None:
-    await _apply(projection, history, histories.merged(history, random), random, (1,))
-    await _keep(projection, history, random, (1,), until_done=True)
+async def _live(projection: Projection, history: History, random: Random, replayed: History | None = None) -> None:
+    """Apply all of a history. What is `replayed` of it by then may be less."""
+    await _apply(projection, replayed or history, histories.merged(history, random), random)
+    await _keep(projection, replayed or history, random, (1,), until_done=True)
 
 
-async def _apply(
-    projection: Projection, history: History, batches: Any, random: Random, generations: tuple[int, ...]
-) -> None:
+async def _apply(projection: Projection, history: History, batches: Iterable[list[Record]], random: Random) -> None:
     for batch in batches:
-        await projection.apply(*batch, generations=generations)
+        await projection.apply(*batch)
         if random.random() < 0.3:
-            await _keep(projection, history, random, generations)
+            await _keep(projection, history, random, (1,))
 
 
 async def _keep(

@@ -288,15 +288,6 @@ def calls(cluster: RedisCluster, command: str) -> int:
     return found
 
 
-async def test_every_shard_has_a_copy_of_the_positions(cluster_store: Store, cluster: RedisCluster) -> None:
-    opened = await Opened.open(cluster_store)
-    assert await opened.cover(step(NOTHING_STORED, 7)) == Stored()
-    for primary in cluster.primaries:
-        with primary.client() as client:
-            [copy] = client.scan_iter("lv3{*}:control")
-            assert client.hget(copy, "crm.leads:0") == "7 1 1 -1 -"
-
-
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(
     ("lose", "left", "outcome"),

@@ -34,6 +34,7 @@ from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation
+from tests.harness.histories import now_ms
 from tests.harness.projection import Projection, open_projection
 from tests.harness.scripted_kafka import ScriptedKafka
 from tests.harness.services import RedisService
@@ -492,10 +493,12 @@ async def test_a_topic_that_was_created_again_is_read_from_the_beginning(
 
 async def test_markers_at_the_end_are_passed(projection: Projection, kafka: ScriptedKafka) -> None:
     """No record follows, and yet nothing is left to be read."""
+    began_at = now_ms()
     async with running(projection, kafka) as it:
         kafka.publish(*leads(2))
         kafka.ends[LEADS] = 4
         await it.covers(4)
+        assert began_at <= it.copy.positions[LEADS].stored_at <= now_ms()
         await eventually(lambda: kafka.committed.get(LEADS) == 4, "Kafka has it, too")
 
 

@@ -68,6 +68,7 @@ def assert_right(projection: Projection, records: list[Record], generations: tup
         stored.assert_consistent(projection.client, number)
 
 
+MANY = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
 VERSIONS = [
     pytest.param([lead(1, 0)], ("NEW", None), (1, 0, 0), id="created"),
     pytest.param([lead(1, 0), lead(2, 1, stage="STALE")], ("STALE", None), (2, 0, 0), id="newer is written"),
@@ -279,8 +280,7 @@ async def test_a_lead_that_is_gone_leaves_the_others_in_the_index(projection: Pr
 
 
 async def test_resplice_puts_leads_back_that_the_index_has_lost(projection: Projection) -> None:
-    leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
-    await projection.apply(contact(1, 0), *leads)
+    await projection.apply(contact(1, 0), *MANY)
     projection.client.setrange(
         names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT), FIRST_LEAD.start, bytes(28)
     )
@@ -321,18 +321,16 @@ async def test_resplice_drops_leads_that_are_not_the_contacts_any_more(projectio
 
 async def test_resplice_drops_the_first_lead_and_continues_with_the_others(projection: Projection) -> None:
     """Another lead becomes the first one, and may be the next in the same slice."""
-    others = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
-    await projection.apply(lead(1, 9), *others, contact(1, 0))
+    await projection.apply(lead(1, 9), *MANY, contact(1, 0))
     moved = lead(2, 10, contact_id=crm.OTHER_CONTACT)
     await projection.crash(moved)
     assert (await projection.apply(contact(2, 1, "Grace"))).respliced == 3
-    assert_right(projection, [moved, *others, contact(2, 1, "Grace")])
+    assert_right(projection, [moved, *MANY, contact(2, 1, "Grace")])
 
 
 async def test_resplice_takes_leads_in_any_order(projection: Projection) -> None:
     """The one that becomes the first lead need not be the next of the slice."""
-    others = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
-    await projection.apply(lead(1, 9), *others, contact(1, 0))
+    await projection.apply(lead(1, 9), *MANY, contact(1, 0))
     await projection.crash(lead(2, 10, contact_id=crm.OTHER_CONTACT), contact(2, 1, "Grace"))
     ids = [crm.LEAD, crm.uuid(1002), crm.uuid(1000), crm.uuid(1001)]
     await projection.store.run(resplices(*map(stored.short, ids)))
@@ -398,9 +396,6 @@ async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: 
     newest = [contact(2, 1, "Grace"), lead(6, 6, **OTHER)]
     assert (await projection.apply(*newest, generations=(1, 2))).written == 2
     assert_right(projection, newest, (1, 2))
-
-
-MANY = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -473,7 +468,11 @@ async def test_a_fan_out_writes_nothing_for_a_deleted_organization(projection: P
     """The erasure has passed the contact and the index of its leads when the fan-out continues with a lead."""
     await projection.apply(crm.organization(1).record(0), contact(1, 0), *MANY)
     pending = (await projection.call(contact(2, 1, "Grace")))[2::2]
+    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1))
+    [still_pending] = await projection.store.run([ask])
+    assert len(still_pending) == len(MANY)
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    assert await projection.store.run([ask]) == [[]], "it does not ask for leads that it never writes"
     passed = [
         names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT),
         names.contact_leads(OWNER, generation(1), crm.CONTACT),
@@ -483,16 +482,6 @@ async def test_a_fan_out_writes_nothing_for_a_deleted_organization(projection: P
     assert await projection.store.run(resplices(*pending)) == [0]
     await jobs._drop(projection.store, OWNER, not_passed)
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
-
-
-async def test_a_fan_out_of_a_deleted_organization_ends(projection: Projection) -> None:
-    """It does not ask for leads that it never writes."""
-    await projection.apply(crm.organization(1).record(0), contact(1, 0))
-    await projection.apply(*(lead(1, n, id=crm.uuid(1000 + n)) for n in range(110)))
-    await projection.call(contact(2, 1, "Grace"))
-    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
-    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1))
-    assert await projection.store.run([ask]) == [[]]
 
 
 async def test_a_lead_that_leaves_a_contact_leaves_nothing_after_the_erasure(projection: Projection) -> None:

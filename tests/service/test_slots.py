@@ -40,11 +40,6 @@ def cluster(cluster: RedisCluster) -> RedisCluster:
     return cluster
 
 
-@pytest.fixture
-def store(cluster: RedisCluster, cluster_store: Store) -> Store:
-    return cluster_store
-
-
 class Shard:
     """A shard with a caller whom it knows. `copy` is the name of its copy of the control record."""
 
@@ -116,7 +111,7 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(cluster: RedisCl
 
 @pytest.mark.parametrize("started", ["before", "afterwards"])
 async def test_a_slot_moves_from_a_shard_that_is_being_filled(
-    cluster: RedisCluster, shards: list[Shard], store: Store, started: str
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store, started: str
 ) -> None:
     """Its copy stays where it is. The API knew all of them complete before, or has just started and knows nothing."""
     _, emptied, other = shards
@@ -134,16 +129,16 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
             copy = moved()
         expected = [SERVED, NOT_BELIEVED, SERVED]
         assert [shard.status(api) for shard in shards * 3] == expected * 3
-        await record_follows(store, emptied.slot)
+        await record_follows(cluster_store, emptied.slot)
         assert [shard.status(api) for shard in shards * 3] == expected * 3
         emptied.set_copy({FILLED.encode(): copy[FILLED.encode()]})
         wait_until(lambda: emptied.status(api) == UNKNOWN, "it is believed")
-        await record_follows(store, emptied.slot, other.tag)
+        await record_follows(cluster_store, emptied.slot, other.tag)
         assert emptied.status(api) == UNKNOWN
 
 
 async def test_a_reshard_while_all_is_complete_costs_no_503(
-    cluster: RedisCluster, shards: list[Shard], store: Store
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     """Neither before a projector has seen it, nor afterwards."""
     source, target = shards[1], shards[2]
@@ -158,13 +153,13 @@ async def test_a_reshard_while_all_is_complete_costs_no_503(
             cluster.move_slot(source.slot, to.server)
             ask()
             assert source.slot in home_slots(cluster)[start.tag], "no projector has seen it"
-            await record_follows(store, source.slot, to.tag)
+            await record_follows(cluster_store, source.slot, to.tag)
             ask()
     assert statuses == [SERVED] * len(statuses)
 
 
 async def test_data_as_of_is_that_of_the_shard_that_answers(
-    cluster: RedisCluster, shards: list[Shard], store: Store
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet."""
     _, source, target = shards
@@ -185,25 +180,25 @@ async def test_data_as_of_is_that_of_the_shard_that_answers(
         assert [told(source), told(target)] == expected[1:]
         cluster.move_slot(source.slot, target.server)
         assert [told(source) for _ in range(3)] == [(SERVED, None)] * 3, "no projector has seen it"
-        await record_follows(store, source.slot, target.tag)
+        await record_follows(cluster_store, source.slot, target.tag)
         wait_until(lambda: told(source) == expected[2], "the copy of the other shard answers for it")
 
 
 async def test_the_record_says_which_copies_answer_for_which_slots(
-    cluster: RedisCluster, shards: list[Shard], store: Store
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     home, source, target = shards
     for shard in shards:
         assert home_slots(cluster)[shard.tag] >= {shard.slot, names.tag_slot(shard.tag)}
     assert sorted(slot for slots in home_slots(cluster).values() for slot in slots) == list(range(names.SLOTS))
     stamp = stamp_of(cluster)
-    await copies.current(store)
+    await copies.current(cluster_store)
     assert stamp_of(cluster) == stamp, "nothing is changed without a reason"
     cluster.move_slot(source.slot, target.server)
-    await record_follows(store, source.slot, target.tag)
+    await record_follows(cluster_store, source.slot, target.tag)
     assert stamp_of(cluster) != stamp
     cluster.move_slot(names.tag_slot(source.tag), target.server)
-    await record_follows(store, target.slot, target.tag, source.tag)
+    await record_follows(cluster_store, target.slot, target.tag, source.tag)
     assert source.slot in home_slots(cluster)[target.tag] & home_slots(cluster)[source.tag], "it has two copies now"
     assert home.slot in home_slots(cluster)[names.HOME]
     covered = {slot for slots in home_slots(cluster).values() for slot in slots}
@@ -211,7 +206,7 @@ async def test_the_record_says_which_copies_answer_for_which_slots(
 
 
 async def test_slots_that_move_while_a_shard_is_filled_belong_to_nobody(
-    cluster: RedisCluster, shards: list[Shard], store: Store
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     """Until all are complete. Moving back does not give them back, because they may have come by way of others."""
     home, source, unfilled = shards
@@ -220,15 +215,15 @@ async def test_slots_that_move_while_a_shard_is_filled_belong_to_nobody(
         client.hset(unfilled.copy, FILLED, b"")
     before = home_slots(cluster)
     cluster.move_slot(source.slot, home.server)
-    await record_follows(store, source.slot)
+    await record_follows(cluster_store, source.slot)
     assert home_slots(cluster) == before | {source.tag: before[source.tag] - {source.slot}}, "only what has moved"
     cluster.move_slot(source.slot, source.server)
     with running_api(patient(cluster.url)) as api:
         assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
-        await copies.current(store)
+        await copies.current(cluster_store)
         assert source.slot not in home_slots(cluster)[source.tag]
         unfilled.set_copy({FILLED.encode(): filled})
-        await record_follows(store, source.slot, source.tag)
+        await record_follows(cluster_store, source.slot, source.tag)
         assert [shard.status(api) for shard in shards] == [SERVED] * 3
 
 
@@ -250,7 +245,7 @@ class Gated(Store):
 @pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
 @pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
 async def test_an_emptied_shard_is_never_called_complete(
-    cluster: RedisCluster, shards: list[Shard], store: Store, script: str, noticed: bool
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store, script: str, noticed: bool
 ) -> None:
     """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is
     emptied, and what the first one has decided is carried out."""
@@ -259,19 +254,19 @@ async def test_an_emptied_shard_is_never_called_complete(
         for shard in shards:
             client.hset(shard.copy, "crm.leads:0", "100 1 1 -1 -")
     slow = Gated(ProjectorSettings(redis_url=cluster.url), script)
-    before = (await copies.current(store)).copies
+    before = (await copies.current(cluster_store)).copies
     cluster.move_slot(names.tag_slot(without.tag), other.server)
-    for each in (store, slow):
+    for each in (cluster_store, slow):
         await eventually(lambda each=each: is_without_copy(each), "it knows that a shard has no copy")  # type: ignore[misc]
     sleeping = asyncio.create_task(copies.current(slow))
     await slow.reached.wait()
-    [new] = (await copies.current(store)).copies.keys() - before.keys()
+    [new] = (await copies.current(cluster_store)).copies.keys() - before.keys()
     without.empty()
     if noticed:
-        await copies.current(store)
+        await copies.current(cluster_store)
     slow.go.set()
     await asyncio.gather(sleeping, return_exceptions=True)
-    copy = (await copies.current(store)).copies[new]
+    copy = (await copies.current(cluster_store)).copies[new]
     assert copy is not None
     assert (copy.filled, copy.positions) == ((), {})
     await slow.close()
@@ -349,9 +344,9 @@ def stamp_of(cluster: RedisCluster) -> bytes:
         return stamp
 
 
-async def test_the_slots_are_read_and_formatted_once_for_each_map(store: Store) -> None:
+async def test_the_slots_are_read_and_formatted_once_for_each_map(cluster_store: Store) -> None:
     """That takes more than a millisecond, and every projector looks at the record all the time."""
-    first, again = await copies.current(store), await copies.current(store)
+    first, again = await copies.current(cluster_store), await copies.current(cluster_store)
     assert all(again.served[tag] is slots for tag, slots in first.served.items())
     assert first.served
     assert first.slots() is again.slots()

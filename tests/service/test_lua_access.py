@@ -125,7 +125,9 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
         crm.organization(1, id=crm.OTHER_ORGANIZATION, organization_id=crm.OTHER_ORGANIZATION).record(9),
         crm.lead(1, organization_id=crm.OTHER_ORGANIZATION).record(9),
     ]
-    await projection.apply(organization(1, 0), key(1, 0), *_documents(600), *other)
+    leads = [crm.lead(1, id=crm.uuid(1000 + n)).record(n) for n in range(600)]
+    deleted = crm.deleted(resources.LEAD, 2, crm.uuid(1000)).record(600)
+    await projection.apply(organization(1, 0), key(1, 0), crm.contact(1).record(0), *leads, deleted, *other)
     projection.client.set(names.organization_limit(OWNER), "1")
     projection.client.set(names.key_limit(OWNER, crm.key_hash(1)), "1")
     applied = await projection.apply(organization_deleted(2, 1))
@@ -387,8 +389,3 @@ async def test_an_unknown_stored_hash_takes_two_calls(projection: Projection, re
     assert (await projection.apply(record)).written == 1
     assert projection.client.get(ENTITY)[:1] == left
     assert not projection.client.exists(FIRST)
-
-
-def _documents(number: int) -> list[Record]:
-    leads = [crm.lead(1, id=crm.uuid(1000 + n)).record(n) for n in range(number)]
-    return [crm.contact(1).record(0), *leads, crm.deleted(resources.LEAD, 2, crm.uuid(1000)).record(number)]

@@ -84,6 +84,15 @@ class RedisCluster:
         with self.moving(slot, target) as move:
             move()
 
+    @contextmanager
+    def keeping_slots(self) -> Iterator[None]:
+        """Afterwards, every slot is where it was before."""
+        before = [(primary, _slots(primary)) for primary in self.primaries]
+        yield
+        for primary, slots in before:
+            for slot in slots - _slots(primary):
+                self.move_slot(slot, primary)
+
     def moving(self, slot: int, target: RedisServer) -> "SlotMove":
         """Returns a context manager: inside, the slot is being moved. Calling it moves keys."""
         return SlotMove(self, slot, self.owner(slot), target)

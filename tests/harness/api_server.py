@@ -4,6 +4,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -148,3 +149,23 @@ def running_api_process(log: Path, **settings: object) -> Iterator[tuple[Child, 
         yield child, api
     finally:
         child.stop()
+
+
+@contextmanager
+def reading(api: ApiServer, path: str, key: str, threads: int = 1) -> Iterator[list[int]]:
+    """Inside, threads request this all the time. Yields a list that gets the status of each response."""
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            statuses.append(api.get(path, key=key).status)
+
+    with ThreadPoolExecutor(threads) as pool:
+        runs = [pool.submit(read) for _ in range(threads)]
+        try:
+            yield statuses
+        finally:
+            ended.set()
+    for run in runs:
+        run.result()

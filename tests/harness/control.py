@@ -9,10 +9,11 @@ from projector.errors import Unavailable
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Copy, Generation, State, new_copy_fields, now, shared_fields
 from projector.mapping import VERSION
+from projector.rebuild import generations
 from projector.redis.scripts import create_copy
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import Stamp
+from schemas.control import GenerationId, Stamp
 from schemas.settings import RedisSettings
 from tests.harness.generations import generation, ids
 
@@ -47,6 +48,13 @@ async def complete(store: Store) -> ControlRecord:
     return await copies.current(store)
 
 
+async def with_next(store: Store) -> tuple[ControlRecord, GenerationId]:
+    """Begin the next generation beside one that is complete. Returns the record, and that generation."""
+    record = await generations.add(store, await complete(store))
+    assert record.state.next
+    return record, record.state.next
+
+
 async def _begin(store: Store) -> None:
     """Begin a record whose first generation has the identity that tests give it."""
     known = {generation(1): Generation(VERSION, now())}
@@ -75,6 +83,13 @@ def read(client: Any) -> Copy | None:
     """Returns the home copy; None if there is none."""
     fields = client.hgetall(names.CONTROL)
     return Copy.parse({name.decode(): value for name, value in fields.items()}) if fields else None
+
+
+def home(client: Any) -> Copy:
+    """Returns the home copy, which must exist."""
+    copy = read(client)
+    assert copy
+    return copy
 
 
 def read_all(client: Any) -> dict[str, Copy | None]:

@@ -1,7 +1,8 @@
 """The projector without Kafka: the mapping and what applies intents write records directly to a real Redis."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from schemas.settings import ProjectorSettings
 from tests.harness import stored
 from tests.harness.generations import ids
 from tests.harness.services import RedisService
+from tests.harness.waiting import eventually
 
 
 class Projection:
@@ -85,6 +87,24 @@ async def behind_proxy(
         finally:
             proxy.faults = Faults()
             await store.close()
+
+
+@asynccontextmanager
+async def held_back(
+    service: RedisService,
+    held: bytes | re.Pattern[bytes],
+    act: Callable[[Writing], Coroutine[Any, Any, Any]],
+    *,
+    writer_id: str = "",
+) -> AsyncIterator[asyncio.Task[Any]]:
+    """What another program does, as a task: its first request that contains `held` reaches Redis after this block, and
+    then the task ends."""
+    async with behind_proxy(service, held, writer_id=writer_id) as (there, proxy):
+        task = asyncio.create_task(act(there))
+        await eventually(lambda: proxy.holding, "the request is on its way")
+        yield task
+        proxy.faults = Faults()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

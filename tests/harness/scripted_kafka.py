@@ -68,11 +68,15 @@ class ScriptedKafka:
             self.ids.setdefault(name, f"{name}-1")
         return self
 
-    def publish(self, *messages: Message) -> None:
-        """Add these messages to partition 0 of their topics."""
+    def publish(self, *messages: Message) -> set[Partition]:
+        """Add these messages to partition 0 of their topics. Returns these partitions."""
+        partitions: set[Partition] = set()
         for message in messages:
-            log = self.records[Partition(f"crm.{message.kind.topic}", 0)]
+            partition = Partition(f"crm.{message.kind.topic}", 0)
+            log = self.records[partition]
             log.append(message.record(log[-1].next_offset if log else 0))
+            partitions.add(partition)
+        return partitions
 
     def recreate(self, name: str) -> None:
         """Delete a topic and create it again, without records."""
@@ -100,7 +104,8 @@ class ScriptedKafka:
             self.meanwhile.pop(0)()
         return {at: OffsetAndMetadata(0, self.accepted[at].text) for at in partitions if at in self.accepted}
 
-    def _end(self, partition: Partition) -> int:
+    def end(self, partition: Partition) -> int:
+        """Returns the offset behind the last record, or behind the markers that follow on it."""
         log = self.records[partition]
         return self.ends.get(partition, log[-1].next_offset if log else 0)
 
@@ -147,7 +152,7 @@ class ScriptedKafka:
         self, offsets: Mapping[Partition, int | None], _epochs: Mapping[Partition, int] | None = None
     ) -> dict[Partition, int]:
         self._seeks.append(offsets)
-        used = {at: offset if offset is not None and offset <= self._end(at) else 0 for at, offset in offsets.items()}
+        used = {at: offset if offset is not None and offset <= self.end(at) else 0 for at, offset in offsets.items()}
         self.offsets |= used
         return used
 
@@ -168,7 +173,7 @@ class ScriptedKafka:
         return was
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        return {at: self._end(at) for at in partitions}
+        return {at: self.end(at) for at in partitions}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         if self.refusals:

@@ -2,6 +2,7 @@
 
 import re
 from binascii import b2a_base64
+from typing import Any
 from uuid import UUID
 
 import redis
@@ -81,6 +82,27 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
             leads_there = {lead_id: mark for lead_id, mark in leads_there.items() if lead_id in own}
         assert leads_there == own, f"the index of contact {place[1]} is wrong"
     assert not expected, f"contacts without an index: {list(expected)}"
+
+
+def everything(client: Any) -> bytes:
+    """Returns all that Redis holds, names and values, as bytes to be searched and compared."""
+    found: list[bytes] = []
+    for name in sorted(client.scan_iter(count=1000)):
+        found.append(name)
+        match client.type(name):
+            case b"string":
+                found.append(client.get(name) or b"")
+            case b"zset":
+                found += [b"%b %d" % each for each in client.zrange(name, 0, -1, withscores=True)]
+            case b"hash":
+                found += sorted(map(b" ".join, client.hgetall(name).items()))
+            case b"set":
+                found += sorted(client.smembers(name))
+            case b"none":
+                pass  # it expired meanwhile
+            case other:
+                raise AssertionError(f"{name!r} is a {other!r}: look into it too")
+    return b"\n".join(found)
 
 
 def key_expiry(client: redis.Redis, name: bytes) -> int | None:

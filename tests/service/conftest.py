@@ -16,11 +16,13 @@ from devstack.fault_proxy import FaultyProxy, faulty_proxy
 from devstack.jars import KAFKA, JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
+from tests.harness.services import Kafka, RedisService, client_of, empty_redis, not_available, start_kafka, start_redis
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
 
@@ -72,13 +74,30 @@ def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 @pytest.fixture(scope="session")
 def three_primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """A cluster. A test that moves its slots moves them back."""
+    """A cluster. A test that moves its slots moves them back: `cluster` does that."""
     try:
         cluster = RedisCluster(tmp_path_factory.mktemp("redis-shards"))
     except RedisServerMissing as error:
         not_available(str(error))
     with cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
+    """Three primaries. Afterwards they are empty, and all slots are where they were."""
+    with three_primaries.keeping_slots():
+        yield three_primaries
+        with client_of(three_primaries.url) as client:
+            client.flushall(target_nodes="primaries")
+
+
+@pytest.fixture
+async def cluster_store(cluster: RedisCluster) -> AsyncIterator[Store]:
+    """The projector's way into the cluster."""
+    store = Store(ProjectorSettings(redis_url=cluster.url))
+    yield store
+    await store.close()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from devstack.redis_server import RedisServer
 from schemas import api_keys, names, resources
-from tests.harness import crm
+from tests.harness import crm, stored
 from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
 from tests.harness.projection import Projection, open_projection
@@ -110,34 +110,11 @@ async def test_a_deleted_contact_leaves_no_byte(projection: Projection, api: Api
     await projection.apply(crm.contact(version=2, custom_fields={"diet": "nutriamatic"}, **secrets).record(offset=1))
     assert b"Zaphodia" in api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).body
     await projection.apply(crm.deleted(resources.CONTACT, 3).record(offset=2))
-    kept = everything(projection)
+    kept = stored.everything(projection.client)
     for secret in (*secrets.values(), "nutriamatic", "diet"):
         assert secret.encode() not in kept
     assert api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).json["contact"] is None
     assert api.get(CONTACTS + CONTACT, key=KEYS[ORGANIZATION]).status == 404
-
-
-def everything(projection: Projection) -> bytes:
-    """Every name and value in Redis."""
-    found = b""
-    for name in projection.client.scan_iter(count=1000):
-        found += name + b"\n"
-        match projection.client.type(name):
-            case b"string":
-                found += (
-                    cast(bytes | None, projection.client.get(name)) or b""
-                )  # a rate limit may have expired meanwhile
-            case b"zset":
-                found += b"".join(cast(list[bytes], projection.client.zrange(name, 0, -1)))
-            case b"hash":
-                found += b"".join(cast(list[bytes], projection.client.hvals(name)))
-            case b"set":
-                found += b"".join(cast(set[bytes], projection.client.smembers(name)))
-            case b"none":
-                pass  # a rate limit that expired meanwhile
-            case other:
-                raise AssertionError(f"{name!r} is a {other!r}: look into it too")
-    return found
 
 
 NAME = "Anastasia-Petrova"

@@ -4,7 +4,7 @@ twice is once · any order ends the same · rebuild from empty equals live
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -35,8 +35,7 @@ seeds = st.integers(0, 2**32)
 @law
 @given(history=histories.histories(), seed=seeds)
 async def test_any_order_ends_the_same(projection: Projection, history: History, seed: int) -> None:
-    projection.client.flushdb()
-    random = Random(seed)
+    random = _begin(projection, seed)
     await _live(projection, history, random)
     _assert_right(projection, history)
     _assert_reference_has_no_order(history, random)
@@ -45,8 +44,7 @@ async def test_any_order_ends_the_same(projection: Projection, history: History,
 @law
 @given(history=histories.histories(), seed=seeds)
 async def test_twice_is_once(projection: Projection, history: History, seed: int) -> None:
-    projection.client.flushdb()
-    random = Random(seed)
+    random = _begin(projection, seed)
     await _live(projection, history, random)
     before = stored.values(projection.client)
     await _live(projection, history, random)
@@ -58,8 +56,7 @@ async def test_twice_is_once(projection: Projection, history: History, seed: int
 @given(history=histories.histories(again=False), seed=seeds)
 async def test_rebuild_from_empty_equals_live(projection: Projection, history: History, seed: int) -> None:
     """From topics that Kafka has compacted meanwhile, as they are when a rebuild reads them."""
-    projection.client.flushdb()
-    random = Random(seed)
+    random = _begin(projection, seed)
     await _live(projection, history, random)
     live = projection.documents()
     projection.client.flushdb()
@@ -74,14 +71,8 @@ async def test_a_recreated_organization_is_replayed_from_compacted_topics(
     projection: Projection, history: History, seed: int
 ) -> None:
     """What was deleted while the organization was deleted may be in no topic any more when it is replayed."""
-    projection.client.flushdb()
-    random = Random(seed)
-    compacted = history.compacted_long_ago()
-    for batch in histories.merged(history, random):
-        await projection.apply(*batch)
-        if random.random() < 0.3:
-            await _keep(projection, compacted, random, (1,))
-    await _keep(projection, compacted, random, (1,), until_done=True)
+    random = _begin(projection, seed)
+    await _live(projection, history, random, replayed=history.compacted_long_ago())
     _assert_right(projection, history)
 
 
@@ -89,11 +80,10 @@ async def test_a_recreated_organization_is_replayed_from_compacted_topics(
 @given(history=histories.histories(), seed=seeds)
 async def test_the_next_generation_equals_the_live_one(projection: Projection, history: History, seed: int) -> None:
     """It is begun in the middle: from then on both are written, and the replay fills what came before."""
-    projection.client.flushdb()
-    random = Random(seed)
+    random = _begin(projection, seed)
     batches = list(histories.merged(history, random))
     begun = random.randint(0, len(batches))
-    await _apply(projection, history, batches[:begun], random, (1,))
+    await _apply(projection, history, batches[:begun], random)
     line = [(batch, (1, 2)) for batch in batches[begun:]]
     rebuild = [(batch, (2,)) for batch in histories.merged(history.of(resources.RESOURCES), random)]
     for batch, generations in _mixed(line, rebuild, random):
@@ -110,8 +100,7 @@ async def test_the_next_generation_equals_the_live_one(projection: Projection, h
 @given(history=histories.histories(again=False), seed=seeds)
 async def test_a_crash_before_what_follows_a_script(projection: Projection, history: History, seed: int) -> None:
     """No fan-out, no lead that leaves an index, in one generation or both; then everything comes once more."""
-    projection.client.flushdb()
-    random = Random(seed)
+    random = _begin(projection, seed)
     documents = history.of(resources.RESOURCES)
     for batch in histories.merged(documents, random):
         generations = random.choice([(1,), (2,), (1, 2)])
@@ -130,29 +119,35 @@ async def test_a_crash_before_what_follows_a_script(projection: Projection, hist
 @given(history=histories.histories(), seed=seeds)
 async def test_compression_changes_no_document(projection: Projection, history: History, seed: int) -> None:
     """Some projectors compress and others do not."""
-    projection.client.flushdb()
-    random = Random(seed)
-    for batch in histories.merged(history, random):
-        projection.store.compresses = random.random() < 0.5
-        await projection.apply(*batch)
-        if random.random() < 0.3:
-            await _keep(projection, history, random, (1,))
+    random = _begin(projection, seed)
+
+    def batches() -> Iterator[list[Record]]:
+        for batch in histories.merged(history, random):
+            projection.store.compresses = random.random() < 0.5
+            yield batch
+
+    await _apply(projection, history, batches(), random)
     await _keep(projection, history, random, (1,), until_done=True)
     _assert_right(projection, history)
 
 
-async def _live(projection: Projection, history: History, random: Random) -> None:
-    await _apply(projection, history, histories.merged(history, random), random, (1,))
-    await _keep(projection, history, random, (1,), until_done=True)
+def _begin(projection: Projection, seed: int) -> Random:
+    """Empty Redis. Returns what decides the order of everything that follows."""
+    projection.client.flushdb()
+    return Random(seed)
 
 
-async def _apply(
-    projection: Projection, history: History, batches: Any, random: Random, generations: tuple[int, ...]
-) -> None:
+async def _live(projection: Projection, history: History, random: Random, replayed: History | None = None) -> None:
+    """Apply all of a history. What is `replayed` of it by then may be less."""
+    await _apply(projection, replayed or history, histories.merged(history, random), random)
+    await _keep(projection, replayed or history, random, (1,), until_done=True)
+
+
+async def _apply(projection: Projection, history: History, batches: Iterable[list[Record]], random: Random) -> None:
     for batch in batches:
-        await projection.apply(*batch, generations=generations)
+        await projection.apply(*batch)
         if random.random() < 0.3:
-            await _keep(projection, history, random, generations)
+            await _keep(projection, history, random, (1,))
 
 
 async def _keep(

@@ -14,7 +14,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, Outcome, Position, Step
+from projector.ledger.control import NOTHING_STORED, Copy, Outcome, Position, Step
 from projector.ledger.ledger import Ledger
 from projector.ledger.sessions import Session
 from projector.line import batch, line
@@ -22,18 +22,19 @@ from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
 from projector.line.pace import Pacer
 from projector.line.positions import Positions
-from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names, resources
+from schemas.control import number_of
 from schemas.heartbeat import Failing, Halted, StandingBy
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation
+from tests.harness.histories import now_ms
 from tests.harness.projection import Projection, open_projection
 from tests.harness.scripted_kafka import ScriptedKafka
 from tests.harness.services import RedisService
@@ -61,10 +62,19 @@ async def projection(redis_server: RedisService) -> AsyncIterator[Projection]:
 class Running:
     """A line that runs, and what it has stored."""
 
-    def __init__(self, line: Line, projection: Projection, stop: Stop) -> None:
+    def __init__(self, line: Line, projection: Projection, kafka: ScriptedKafka) -> None:
         self.line = line
-        self.stop = stop
         self._projection = projection
+        self._kafka = kafka
+
+    @property
+    def trouble(self) -> Any:
+        return self.line.health.trouble
+
+    @property
+    def copy(self) -> Copy:
+        """The control record, which must exist."""
+        return control.home(self._projection.client)
 
     def stored(self, partition: Partition = LEADS) -> int | None:
         """Returns the stored position."""
@@ -75,9 +85,10 @@ class Running:
     async def covers(self, offset: int, partition: Partition = LEADS) -> None:
         await eventually(lambda: self.stored(partition) == offset, f"the position of {partition} is {offset}")
 
-    @property
-    def trouble(self) -> Any:
-        return self.line.health.trouble
+    async def applies(self, *messages: crm.Message) -> None:
+        """Publish these messages, and wait until the stored positions are behind the last of them."""
+        for partition in self._kafka.publish(*messages):
+            await self.covers(self._kafka.end(partition), partition)
 
 
 def new_line(
@@ -96,12 +107,18 @@ def new_line(
 
 @asynccontextmanager
 async def running(
-    projection: Projection, ledger: Ledger | None = None, pacer: Pacer | None = None, **settings: Any
+    projection: Projection,
+    kafka: ScriptedKafka,
+    ledger: Ledger | None = None,
+    pacer: Pacer | None = None,
+    stop: Stop | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Running]:
-    stop, made = Stop(), new_line(projection, ledger, pacer, **settings)
+    stop = stop or Stop()
+    made = new_line(projection, ledger, pacer, **settings)
     task = asyncio.create_task(made.run(stop))
     try:
-        yield Running(made, projection, stop)
+        yield Running(made, projection, kafka)
     finally:
         stop.set()
         await task
@@ -122,40 +139,27 @@ def counted(metric: Any, *labels: str) -> float:
 
 
 async def test_what_is_written_is_covered_and_committed(projection: Projection, kafka: ScriptedKafka) -> None:
-    async with running(projection) as it:
-        kafka.publish(*leads(7), crm.contact())
-        await it.covers(7)
-        await it.covers(1, CONTACTS)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(7), crm.contact())
         assert len(projection.documents()) == 8
         await eventually(lambda: kafka.committed == {LEADS: 7, CONTACTS: 1}, "Kafka has a copy")
-        kafka.publish(*leads(7, version=2))
-        await it.covers(14)
+        await it.applies(*leads(7, version=2))
         assert it.trouble is None
         assert it.line.health.state == "running"
     assert kafka.committed[LEADS] == 14
     assert kafka.calls == ["join", "stop"]
-    assert kafka.sought(LEADS) == [None]
     assert not projection.writing.sessions._open
-
-
-async def test_a_line_continues_from_the_stored_position(projection: Projection, kafka: ScriptedKafka) -> None:
-    async with running(projection) as it:
-        kafka.publish(*leads(3))
-        await it.covers(3)
-    async with running(projection) as it:
-        kafka.publish(*leads(2, version=2))
-        await it.covers(5)
-    assert kafka.sought(LEADS) == [None, 3]
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(2, version=3))
+    assert kafka.sought(LEADS) == [None, 14], "the next line continues from there"
 
 
 async def test_an_outage_of_kafka_is_waited_for(projection: Projection, kafka: ScriptedKafka) -> None:
     before = counted(UNAVAILABLE, "documents")
-    async with running(projection) as it:
-        kafka.publish(*leads(3))
-        await it.covers(3)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(3))
         kafka.errors = [Unavailable("no broker answers")] * 3
-        kafka.publish(*leads(3, version=2))
-        await it.covers(6)
+        await it.applies(*leads(3, version=2))
         assert it.trouble is None
         await eventually(lambda: it.line.health.unavailable == "", "it is over")
     assert counted(UNAVAILABLE, "documents") == before + 3
@@ -165,7 +169,7 @@ async def test_an_outage_of_kafka_is_waited_for(projection: Projection, kafka: S
 async def test_a_commit_that_failed_is_repeated(projection: Projection, kafka: ScriptedKafka) -> None:
     """No record comes after it, so nothing else would tell Kafka the position."""
     kafka.refusals = [Unavailable("the group has no coordinator")] * 3
-    async with running(projection) as it:
+    async with running(projection, kafka) as it:
         kafka.publish(*leads(3))
         await eventually(lambda: kafka.committed.get(LEADS) == 3, "Kafka has the position")
         assert it.line.health.unavailable == ""
@@ -215,12 +219,8 @@ async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
 ) -> None:
     """A revocation that is published meanwhile holds at once, however many commands there are."""
     ledger, stop = ChangedAfterEachSession(projection.store, projection.writing.sessions), NotedPauses()
-    made = new_line(projection, ledger)
-    kafka.publish(*leads(2))
-    task = asyncio.create_task(made.run(stop))
-    await Running(made, projection, stop).covers(2)
-    stop.set()
-    await task
+    async with running(projection, kafka, ledger, stop=stop) as it:
+        await it.applies(*leads(2))
     assert (ledger.changes, stop.pauses) == (8, [])
 
 
@@ -233,13 +233,9 @@ class Waiting(Stop):
 
 async def test_an_outage_has_a_reason(projection: Projection, kafka: ScriptedKafka) -> None:
     kafka.errors = [Unavailable("no broker answers")]
-    made, stop = new_line(projection), Waiting()
-    task = asyncio.create_task(made.run(stop))
-    await eventually(lambda: made.health.unavailable, "it has failed")
-    assert made.health.unavailable == "no broker answers"
-    assert not projection.writing.sessions._open
-    stop.set()
-    await task
+    async with running(projection, kafka, stop=Waiting()) as it:
+        await eventually(lambda: it.line.health.unavailable == "no broker answers", "it has failed")
+        assert not projection.writing.sessions._open
 
 
 class Logged:
@@ -252,17 +248,21 @@ class Logged:
         self._noted.append(f"{message % arguments} {extra}")
 
 
-async def test_a_defect_is_reported_until_the_line_advances(
+async def test_a_line_that_has_failed_says_so_until_it_advances(
     projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = counted(DEFECTS, "documents")
     reported: list[str] = []
     monkeypatch.setattr(defect, "logger", Logged(reported))
-    async with running(projection) as it:
-        kafka.errors = [KeyError("a name")] * 2
-        kafka.publish(*leads(3))
-        await it.covers(3)
-        await eventually(lambda: it.trouble is None, "it has advanced")
+    async with running(projection, kafka) as it:
+        with monkeypatch.context() as far_from_the_ends:
+            far_from_the_ends.setattr(Positions, "are_at", lambda *_: False)
+            kafka.errors = [KeyError("a name")] * 2
+            await eventually(lambda: it.trouble == Failing("documents", "KeyError"), "it has failed")
+            await eventually(lambda: kafka.offsets, "it reads again")
+            assert it.line.health.state == "failing"
+            await it.applies(*leads(1))
+            await eventually(lambda: it.trouble is None, "it has advanced")
         kafka.errors = [KeyError("a name")]
         await eventually(lambda: len(reported) == 3, "it has failed again")
         await eventually(lambda: it.trouble is None, "all positions are at the ends")
@@ -271,21 +271,6 @@ async def test_a_defect_is_reported_until_the_line_advances(
         assert "in poll" in said, "where it was"
         assert "a name" not in said, "its message may be a value of a record"
     assert counted(DEFECTS, "documents") == before + 3
-
-
-async def test_a_line_fails_until_it_advances(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(defect, "report", lambda *_: None)
-    monkeypatch.setattr(Positions, "are_at", lambda *_: False)
-    async with running(projection) as it:
-        kafka.errors = [KeyError()]
-        await eventually(lambda: it.trouble == Failing("documents", "KeyError"), "it has failed")
-        await eventually(lambda: kafka.offsets, "it reads again")
-        assert it.line.health.state == "failing"
-        kafka.publish(*leads(1))
-        await it.covers(1)
-        await eventually(lambda: it.trouble is None, "it has advanced")
 
 
 @pytest.mark.parametrize("error", [KeyError(), Refused("no")])
@@ -309,7 +294,7 @@ async def test_a_replay_raises_what_a_live_line_repeats(
 async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
     projection: Projection, kafka: ScriptedKafka, limit: str, most: float, settings: dict[str, Any]
 ) -> None:
-    async with running(projection, **settings) as it:
+    async with running(projection, kafka, **settings) as it:
         kafka.publish(*leads(2), *[BAD] * ROW, *leads(2, version=2))
         await eventually(lambda: it.trouble, "it is halted")
         assert isinstance(it.trouble, Halted)
@@ -325,39 +310,32 @@ async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
     assert kafka.calls == ["join", "stop"]
 
 
-async def test_a_halted_line_ends(projection: Projection, kafka: ScriptedKafka) -> None:
-    async with running(projection) as it:
-        kafka.publish(*[BAD] * ROW)
-        await eventually(lambda: kafka.paused, "it is halted")
-    assert it.stored() is None
-
-
 async def test_a_replay_that_is_halted_ends_with_the_reason(projection: Projection, kafka: ScriptedKafka) -> None:
     made = new_line(projection, ends=True)
     kafka.publish(*[BAD] * ROW)
     with pytest.raises(LineStopped):
         await made.run(Stop())
     kafka.accept("crm.leads", *range(ROW))
-    stop, again = Stop(), new_line(projection, ends=True)
-    task = asyncio.create_task(again.run(stop))
-    await Running(again, projection, stop).covers(ROW)
-    stop.set()
-    await task
-
-
-async def test_a_line_does_not_halt_if_the_operator_was_faster(projection: Projection, kafka: ScriptedKafka) -> None:
-    """It has read what is accepted before the operator accepted these records."""
-    kafka.meanwhile = [lambda: None, lambda: kafka.accept("crm.leads", *range(ROW))]
-    async with running(projection) as it:
-        kafka.publish(*[BAD] * ROW)
+    async with running(projection, kafka, ends=True) as it:
         await it.covers(ROW)
+
+
+@pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(ROW, id="as many as would halt the line")])
+async def test_what_an_operator_accepts_after_the_line_has_looked(
+    projection: Projection, kafka: ScriptedKafka, count: int
+) -> None:
+    """It looks again before it counts these records."""
+    kafka.meanwhile = [lambda: None, lambda: kafka.accept("crm.leads", *range(count))]
+    async with running(projection, kafka) as it:
+        await it.applies(*[BAD] * count)
         assert not kafka.meanwhile
         assert kafka.pauses == 0
+    assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [True] * count
 
 
 async def test_another_acceptance_does_not_let_it_pass(projection: Projection, kafka: ScriptedKafka) -> None:
     """Whoever accepts one of the records has not accepted the others."""
-    async with running(projection) as it:
+    async with running(projection, kafka) as it:
         kafka.publish(*[BAD] * (ROW + 1))
         await eventually(lambda: it.trouble, "it is halted")
         kafka.accept("crm.leads", 0)
@@ -372,9 +350,8 @@ async def test_another_acceptance_does_not_let_it_pass(projection: Projection, k
 async def test_what_was_counted_before_it_was_accepted_counts_no_more(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    async with running(projection) as it:
-        kafka.publish(*[BAD] * (ROW - 1))
-        await it.covers(ROW - 1)
+    async with running(projection, kafka) as it:
+        await it.applies(*[BAD] * (ROW - 1))
         kafka.publish(BAD)
         await eventually(lambda: it.trouble, "the row continues in the next batch")
         kafka.accept("crm.leads", *range(ROW - 1))
@@ -385,14 +362,12 @@ async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     kafka.accept("crm.leads", 0)
-    async with running(projection) as it:
-        kafka.publish(BAD)
-        await it.covers(1)
+    async with running(projection, kafka) as it:
+        await it.applies(BAD)
         assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [True]
         kafka.recreate("crm.leads")
         await eventually(lambda: it.stored() in (None, 0), "the line has noticed it")
-        kafka.publish(BAD)
-        await it.covers(1)
+        await it.applies(BAD)
     assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [False]
 
 
@@ -411,22 +386,10 @@ async def test_one_bad_record_in_a_hundred(projection: Projection, kafka: Script
     messages = leads(1000) + leads(1000, version=2)
     bad = {number for number in range(len(messages)) if random.random() < 0.01}
     messages = [random.choice(POISON)(each) if number in bad else each for number, each in enumerate(messages)]
-    async with running(projection) as it:
-        kafka.publish(*messages)
-        await it.covers(len(messages))
+    async with running(projection, kafka) as it:
+        await it.applies(*messages)
     assert {letter.offset for letter in await all_dead_letters(projection.store)} == bad
     assert projection.documents() == documents_of(kafka.records[LEADS])
-
-
-async def test_a_bad_record_that_is_accepted_meanwhile_is_stored_as_such(
-    projection: Projection, kafka: ScriptedKafka
-) -> None:
-    kafka.meanwhile = [lambda: None, lambda: kafka.accept("crm.leads", 0)]
-    async with running(projection) as it:
-        kafka.publish(BAD)
-        await it.covers(1)
-    [letter] = await all_dead_letters(projection.store)
-    assert letter.accepted
 
 
 async def test_bad_records_of_a_batch_that_is_read_again_count_once(
@@ -442,60 +405,53 @@ async def test_bad_records_of_a_batch_that_is_read_again_count_once(
 
     monkeypatch.setattr(Positions, "cover", failing)
     before = parked()
-    async with running(projection) as it:
-        kafka.publish(*[BAD] * (ROW - 1))
-        await it.covers(ROW - 1)
+    async with running(projection, kafka) as it:
+        await it.applies(*[BAD] * (ROW - 1))
         kafka.publish(BAD)
         await eventually(lambda: it.trouble, "the row continues in the next batch")
     assert parked() == before + ROW - 1
 
 
-async def test_a_redis_that_was_emptied_is_filled_from_the_beginning(
-    projection: Projection, kafka: ScriptedKafka
+@pytest.mark.parametrize(
+    ("lose", "sought"),
+    [
+        pytest.param(lambda client: client.flushdb(), None, id="everything"),
+        pytest.param(
+            lambda client: client.hset(names.CONTROL, names.position(*LEADS), Position(2, 1, 1).format()),
+            2,
+            id="the last writes",
+        ),
+    ],
+)
+async def test_what_redis_has_lost_is_read_again(
+    projection: Projection, kafka: ScriptedKafka, lose: Callable[[Any], object], sought: int | None
 ) -> None:
     before = counted(REWINDS, "documents")
-    async with running(projection) as it:
-        kafka.publish(*leads(5))
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(2), *leads(3, version=2))
+        lose(projection.client)
+        await eventually(lambda: sought in kafka.sought(LEADS)[1:], "it reads again")
         await it.covers(5)
-        projection.client.flushdb()
-        await it.covers(5)
-        assert len(projection.documents(1)) in (0, 5)
         await eventually(lambda: counted(REWINDS, "documents") == before + 1, "it is counted")
-    assert kafka.sought(LEADS)[-1] is None
-
-
-async def test_positions_that_went_back_are_read_from_again(projection: Projection, kafka: ScriptedKafka) -> None:
-    before = counted(REWINDS, "documents")
-    async with running(projection) as it:
-        kafka.publish(*leads(2))
-        await it.covers(2)
-        former = projection.client.hget(names.CONTROL, names.position(*LEADS))
-        kafka.publish(*leads(3, version=2))
-        await it.covers(5)
-        projection.client.hset(names.CONTROL, names.position(*LEADS), former)
-        await eventually(lambda: kafka.sought(LEADS)[-1] == 2, "it has sought again")
-        await it.covers(5)
-    assert counted(REWINDS, "documents") == before + 1
+        live = number_of(it.copy.state.live)
+    assert projection.documents(live) == documents_of(kafka.records[LEADS])
 
 
 async def test_a_partition_that_ends_before_its_position_is_read_from_the_beginning(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    async with running(projection) as it:
-        kafka.publish(*leads(5))
-        await it.covers(5)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(5))
     kafka.records[LEADS] = []
-    async with running(projection) as it:
+    async with running(projection, kafka) as it:
         await it.covers(0)
-        kafka.publish(*leads(2, version=2))
-        await it.covers(2)
+        await it.applies(*leads(2, version=2))
 
 
 async def test_records_from_before_the_position_start_over(projection: Projection, kafka: ScriptedKafka) -> None:
     """The broker that leads now has less: nothing says so but the offsets."""
-    async with running(projection) as it:
-        kafka.publish(*leads(5))
-        await it.covers(5)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(5))
         kafka.records[LEADS] = []
         kafka.publish(*leads(3, version=2))
         kafka.offsets[LEADS] = 0
@@ -507,36 +463,28 @@ async def test_a_partition_that_was_cut_off_is_read_again_from_there(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     kafka.epochs[LEADS] = 3
-    async with running(projection) as it:
-        kafka.publish(*leads(5))
-        await it.covers(5)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(5))
         kafka.cut_off(LEADS, 2, epoch=4)
         await it.covers(2)
-        copy = control.read(projection.client)
-        assert copy
+        copy = it.copy
         [noted] = copy.state.breaks
         assert (noted.kind, noted.topic) == ("topic_truncated", "crm.leads")
         assert noted.former_id == noted.topic_id == copy.positions[LEADS].topic_id == "crm.leads-1"
         assert copy.positions[LEADS].leader_epoch == 3, "that of the batch before"
         await eventually(lambda: kafka.sought(LEADS)[-1] == 2, "it reads on from there")
-        kafka.publish(*leads(2, version=2))
-        await it.covers(4)
-        copy = control.read(projection.client)
-        assert copy
-        assert copy.positions[LEADS].leader_epoch == 4
+        await it.applies(*leads(2, version=2))
+        assert it.copy.positions[LEADS].leader_epoch == 4
 
 
 async def test_a_topic_that_was_created_again_is_read_from_the_beginning(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    async with running(projection) as it:
-        kafka.publish(*leads(5))
-        await it.covers(5)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(5))
         kafka.recreate("crm.leads")
-        kafka.publish(*leads(2, version=2))
-        await it.covers(2)
-        copy = control.read(projection.client)
-        assert copy
+        await it.applies(*leads(2, version=2))
+        copy = it.copy
         [noted] = copy.state.breaks
         assert (noted.kind, noted.topic) == ("topic_recreated", "crm.leads")
         assert (noted.former_id, noted.topic_id) == ("crm.leads-1", "crm.leads-2")
@@ -545,19 +493,20 @@ async def test_a_topic_that_was_created_again_is_read_from_the_beginning(
 
 async def test_markers_at_the_end_are_passed(projection: Projection, kafka: ScriptedKafka) -> None:
     """No record follows, and yet nothing is left to be read."""
-    async with running(projection) as it:
+    began_at = now_ms()
+    async with running(projection, kafka) as it:
         kafka.publish(*leads(2))
         kafka.ends[LEADS] = 4
         await it.covers(4)
+        assert began_at <= it.copy.positions[LEADS].stored_at <= now_ms()
         await eventually(lambda: kafka.committed.get(LEADS) == 4, "Kafka has it, too")
 
 
 async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    async with running(projection) as it:
-        kafka.publish(*leads(2))
-        await it.covers(2)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(2))
         control.write(projection.client, written=(1, 2), mappings={2: 999})
         await eventually(lambda: it.trouble, "it stands by")
         assert isinstance(it.trouble, StandingBy)
@@ -565,17 +514,15 @@ async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
         assert not kafka.member
         control.write(projection.client)
         await eventually(lambda: it.trouble is None, "it works again")
-        kafka.publish(*leads(2, version=2))
-        await it.covers(4)
+        await it.applies(*leads(2, version=2))
     assert kafka.calls == ["join", "leave", "join", "stop"]
 
 
 async def test_partitions_that_are_revoked_are_committed_and_forgotten(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    async with running(projection) as it:
-        kafka.publish(*leads(2))
-        await it.covers(2)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(2))
         kafka.member = False
         await kafka.revoke()
         kafka.offsets.clear()
@@ -609,7 +556,7 @@ async def test_a_revocation_waits_until_the_batch_is_covered(projection: Project
         await kafka.revoke()
         covered.append(it.stored())
 
-    async with running(projection, pacer=RevokingOnce(revoke)) as it:
+    async with running(projection, kafka, pacer=RevokingOnce(revoke)) as it:
         kafka.publish(*leads(3))
         await eventually(lambda: covered, "the partitions are revoked")
         assert covered == [3]
@@ -619,9 +566,8 @@ async def test_partitions_of_another_projector_are_not_held_against_it(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """While the group rebalances, a line may seek partitions that another member has afterwards."""
-    async with running(projection) as it:
-        kafka.publish(*leads(2))
-        await it.covers(2)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(2))
         kafka.of_others = {LEADS}
         await eventually(lambda: it.line._positions.offsets.keys() == {CONTACTS}, "it has forgotten the other one")
 
@@ -660,18 +606,15 @@ async def test_records_that_are_read_again_are_not_sent_again(
         return await apply(store, intents, *given, **options)
 
     monkeypatch.setattr(batch, "apply", noting)
-    async with running(projection) as it:
+    async with running(projection, kafka) as it:
         for number, all_sent in enumerate((6, 12, 12), start=1):
             kafka.publish(*leads(6))
             await it.covers(6 * number)
             assert len(sent) == all_sent
-        copy = control.read(projection.client)
-        assert copy
         owner = names.organization(crm.ORGANIZATION)
-        lost = names.document(resources.LEAD, owner, copy.state.live, crm.uuid(0x100))
+        lost = names.document(resources.LEAD, owner, it.copy.state.live, crm.uuid(0x100))
         assert projection.client.delete(lost) == 1
-        kafka.publish(*leads(6))
-        await it.covers(24)
+        await it.applies(*leads(6))
     assert len(sent) == 13
     assert counted(APPLIED, "documents", "written") == written + 7
     assert counted(APPLIED, "documents", "stale") == stale + 17
@@ -682,13 +625,11 @@ async def test_a_bad_record_of_a_deleted_organization_is_not_parked(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     await projection.apply(crm.organization(1).record())
-    async with running(projection) as it:
-        kafka.publish(BAD)
-        await it.covers(1)
+    async with running(projection, kafka) as it:
+        await it.applies(BAD)
         assert projection.client.delete(names.DEAD_LETTERS) == 1
         await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())
-        kafka.publish(BAD)
-        await it.covers(2)
+        await it.applies(BAD)
     assert not projection.client.exists(names.DEAD_LETTERS)
 
 
@@ -709,7 +650,7 @@ class DeletedMeanwhile(Ledger):
 async def test_a_bad_record_is_erased_although_the_erasure_ended_before_it_was_stored(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    async with running(projection, DeletedMeanwhile(projection)):
+    async with running(projection, kafka, DeletedMeanwhile(projection)):
         kafka.publish(BAD)
         await eventually(lambda: projection.jobs() == {f"erase {crm.ORGANIZATION}"}, "a job erases it")
 
@@ -718,24 +659,20 @@ async def test_a_replay_has_positions_of_its_own_and_parks_nothing(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """The live line has parked the bad records already. Its positions, and the ids of topics with them, are others."""
-    async with running(projection) as it:
-        kafka.publish(*leads(3), BAD)
-        await it.covers(4)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(3), BAD)
     assert projection.client.delete(names.DEAD_LETTERS) == 1
-    added = (await generations.add(projection.store, await control.complete(projection.store))).state.next
-    assert added
+    _, added = await control.with_next(projection.store)
     kafka.ids["crm.leads"] = "crm.leads-2"
     ledger = Ledger(projection.store, projection.writing.sessions, rebuild=added)
     replayed = names.copy(names.rebuild(added), names.HOME)
-    async with running(projection, ledger) as it:
+    async with running(projection, kafka, ledger) as it:
         await eventually(
             lambda: (projection.client.hget(replayed, names.position(*LEADS)) or b"").startswith(b"4 "), "it is covered"
         )
     assert it.stored() == 4
     assert not projection.client.exists(names.DEAD_LETTERS)
-    copy = control.read(projection.client)
-    assert copy
-    assert copy.state.breaks == ()
+    assert it.copy.state.breaks == ()
     written = list(projection.client.scan_iter(names.of_generation(added)))
     assert len(written) == 3 + 1, "the leads, and the index of their contact"
 

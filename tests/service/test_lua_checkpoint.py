@@ -1,5 +1,6 @@
 """The scripts of positions and dead letters, and how scripts are called, on a real Redis, alone and in cluster mode."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -18,12 +19,10 @@ from projector.ledger.control import (
     Stored,
     WentBack,
 )
-from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.scripts import RewindRow, read_writers
 from projector.redis.store import Store
-from projector.upkeep import dead_letters
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names
 from schemas.faults import Fault
@@ -93,7 +92,7 @@ async def test_only_a_batch_of_the_present_control_record_is_covered(projection:
     control.write(projection.client)
     opened = await Opened.open(projection.store)
     assert opened.session.generations == ids(1)
-    record = await generations.add(projection.store, await control.complete(projection.store))
+    record, _ = await control.with_next(projection.store)
     assert numbers(record.state.written) == [1, 2]
     assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}, [LETTER]) == ControlChanged()
     assert await opened.positions(LEADS) == {LEADS: None}
@@ -147,8 +146,8 @@ async def test_a_dead_letter_that_is_parked_twice_is_stored_once(projection: Pro
 
 @everywhere
 async def test_the_ledger_of_a_rebuild_parks_nothing(projection: Projection) -> None:
-    record = await generations.add(projection.store, await control.complete(projection.store))
-    live, rebuild = await Opened.open(projection.store), await Opened.open(projection.store, rebuild=record.state.next)
+    _, added = await control.with_next(projection.store)
+    live, rebuild = await Opened.open(projection.store), await Opened.open(projection.store, rebuild=added)
     assert numbers(rebuild.session.generations) == [2]
     assert await rebuild.cover({LEADS: step(NOTHING_STORED, 3)}, [LETTER]) == STORED
     assert await rebuild.positions(LEADS) == {LEADS: 3}
@@ -187,10 +186,7 @@ async def test_scripts_are_loaded_again_if_redis_has_forgotten_them(projection: 
 async def test_a_redis_that_evicts_documents_is_refused(projection: Projection, policy: str, refused: bool) -> None:
     projection.client.config_set("maxmemory-policy", policy)
     try:
-        if refused:
-            with pytest.raises(Refused, match=f"maxmemory-policy is {policy}"):
-                await projection.store.check_policy()
-        else:
+        with pytest.raises(Refused, match=f"maxmemory-policy is {policy}") if refused else nullcontext():
             await projection.store.check_policy()
     finally:
         projection.client.config_set("maxmemory-policy", "noeviction")
@@ -213,6 +209,7 @@ def position(offset: int, topic_id: str = "old") -> Position:
     return Position(offset, 1_700_000_000_000, 9, 3, topic_id)
 
 
+@everywhere
 @pytest.mark.parametrize(
     ("stored", "row", "after"),
     [
@@ -239,20 +236,3 @@ async def test_a_position_is_taken_back(
     assert await projection.store.run([command]) == [stored != after]
     found = projection.client.hget(names.CONTROL, FIELD)
     assert (Position.parse(found) if found else None) == after
-
-
-@everywhere
-async def test_a_script_takes_a_position_back(projection: Projection) -> None:
-    projection.client.hset(names.CONTROL, FIELD, position(9).format())
-    command = scripts.rewind(positions=names.CONTROL, rewinds=[rewind(AT, "old", 5, position(5))])
-    assert await projection.store.run([command]) == [True]
-
-
-async def test_many_are_replaced(projection: Projection) -> None:
-    letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(1005)]
-    projection.client.hset(
-        names.DEAD_LETTERS, mapping={letter.field: msgspec.json.encode(letter) for letter in letters}
-    )
-    accepted = [letter.accept("known", 7) for letter in letters]
-    assert await dead_letters.replace(projection.store, accepted) == 1005
-    assert await dead_letters.all_dead_letters(projection.store) == accepted

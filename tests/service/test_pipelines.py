@@ -3,14 +3,13 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import uvloop
 
-from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from devstack.fault_proxy import Faults, FaultyProxy
 from leadview.redis.access import access
 from leadview.redis.connection import Connection, pack
 from projector.errors import Unavailable
@@ -24,12 +23,6 @@ FIRST, SECOND = (b"ECHO", b"first"), (b"ECHO", b"second")
 SHORT = 0.3
 """A timeout for tests in which it is to be over, in seconds."""
 MORE_THAN_BUFFERS_HOLD = 32 * 1024 * 1024
-
-
-@pytest.fixture
-def proxy(redis_server: RedisService) -> Iterator[FaultyProxy]:
-    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        yield proxy
 
 
 @pytest.fixture

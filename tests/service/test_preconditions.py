@@ -4,20 +4,21 @@ Each test holds the late step by construction: a proxy keeps its request, a proc
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from math import inf
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from devstack.fault_proxy import Faults
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation
+from projector.ledger.writers import Writing
 from projector.mapping import VERSION
+from projector.operate.observe import Observer
 from projector.rebuild import generations, replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
@@ -30,8 +31,7 @@ from schemas.control import GenerationId
 from schemas.faults import Fault
 from tests.harness import control, crm
 from tests.harness.generations import generation, ids, numbers
-from tests.harness.leadview import Leadview
-from tests.harness.projection import Projection, behind_proxy, intent_of, open_projection
+from tests.harness.projection import Projection, held_back, intent_of, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
@@ -58,25 +58,17 @@ async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection,
     """Redis went back to a late replica's state, so that a number is assigned twice. The connection was never closed,
     so Redis executes the delete."""
     client, store = alone.client, alone.store
-    record = await control.complete(store)
+    await control.complete(store)
     earlier = client.dump(names.CONTROL)
-    record = await generations.add(store, record)
-    lost = record.state.next
-    assert lost
+    record, lost = await control.with_next(store)
     await fill(alone, lost)
     record = await generations.retire(store, record, lost)
-    async with behind_proxy(redis_server, b"UNLINK") as (slow, proxy):
-        dropping = asyncio.create_task(generations.sweep(slow, record, lost))
-        await eventually(lambda: proxy.holding, "it is about to delete")
+    async with held_back(redis_server, b"UNLINK", lambda slow: generations.sweep(slow, record, lost)):
         client.restore(names.CONTROL, 0, earlier, replace=True)
-        record = await generations.add(store, await copies.current(store))
-        again = record.state.next
-        assert again
+        _, again = await control.with_next(store)
         assert again.partition(".")[0] == lost.partition(".")[0], "the number is used again"
         await fill(alone, again)
         before = sorted(keys_of(client, again))
-        proxy.faults = Faults()
-        await asyncio.gather(dropping, return_exceptions=True)
     assert sorted(keys_of(client, again)) == before
     assert len(keys_of(client, lost)) < len(before), "the delete was executed"
 
@@ -109,9 +101,7 @@ async def test_what_is_called_complete(
     meanwhile(projection.client, record)
     marked = await copies.mark_filled(projection.store, record, [names.HOME], ids(1), {AT: 100})
     assert marked is filled
-    copy = control.read(projection.client)
-    assert copy
-    assert copy.filled == (ids(1) if filled else ())
+    assert control.home(projection.client).filled == (ids(1) if filled else ())
 
 
 async def test_nothing_is_marked_after_a_failover(projection: Projection) -> None:
@@ -123,8 +113,7 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
         await copies.mark_filled(projection.store, before, [names.HOME], ids(2), {})
     with pytest.raises(Unavailable, match="restarted or failed over"):
         await copies.mark_swept(projection.store, before, generation(1))
-    copy = control.read(projection.client)
-    assert copy
+    copy = control.home(projection.client)
     assert (copy.filled, copy.swept) == ((), ())
 
 
@@ -142,9 +131,7 @@ async def test_what_a_replay_may_call_complete(
     """The replay fills an emptied shard up to the targets. That is not all: the lines had applied later records."""
     async with open_projection(redis_shards) as projection:
         client, store = projection.client, projection.store
-        record = await generations.add(store, await control.complete(store))
-        new = record.state.next
-        assert new
+        record, new = await control.with_next(store)
         if is_emptied:
             client.delete(names.copy(names.CONTROL, next(tag for tag in record.copies if tag != names.HOME)))
         record = await copies.current(store)
@@ -158,9 +145,7 @@ async def test_what_a_replay_may_call_complete(
 async def test_targets_belong_to_the_record_they_were_measured_under(projection: Projection) -> None:
     """Otherwise a program may have written the live generation alone meanwhile, and the targets are too low."""
     store = projection.store
-    record = await generations.add(store, await control.complete(store))
-    new = record.state.next
-    assert new
+    record, new = await control.with_next(store)
     changed = await copies.change(store, record, lambda state: replace(state, flipped_at=1))
     assert not await copies.store_targets(store, record, new, {AT: 5})
     assert not projection.client.exists(names.rebuild(new))
@@ -236,15 +221,16 @@ async def test_only_a_job_that_is_not_due_is_removed(
 async def test_a_job_is_not_removed_after_redis_was_emptied(alone: Projection, redis_server: RedisService) -> None:
     """Its removal is under way when another record begins: the connection is closed, and it is not sent again."""
     await control.complete(alone.store)
-    async with behind_proxy(redis_server, b"SREM", writer_id="slow") as (slow, proxy):
-        removing = asyncio.create_task(jobs._remove(slow, "erase", crm.ORGANIZATION, ["erase x y"]))
-        await eventually(lambda: proxy.holding, "it is about to remove the job")
+
+    def remove(slow: Writing) -> Coroutine[Any, Any, None]:
+        return jobs._remove(slow, "erase", crm.ORGANIZATION, ["erase x y"])
+
+    async with held_back(redis_server, b"SREM", remove, writer_id="slow") as removing:
         alone.client.flushall()
         await copies.current(alone.store)
         await alone.store.add_jobs(["erase x y"])
-        proxy.faults = Faults()
-        with pytest.raises(Unavailable):
-            await removing
+    with pytest.raises(Unavailable):
+        await removing
     assert alone.jobs() == {"erase x y"}
 
 
@@ -263,55 +249,38 @@ async def test_programs_of_other_layouts_do_not_meet(alone: Projection) -> None:
         client.hset(name, field, "1")
     record = await copies.current(store)
     assert (record.state.dropping, record.state.last) == ((), 1), "what is left belongs to others"
-    assert await copies.other_layouts(store) == [1, 2, 9]
+    assert (await Observer(store, alone.settings)._read_redis([])).other_layouts == [1, 2, 9]
     assert [key async for keys in store.scan(names.ALL) for key in keys] == [names.CONTROL]
     for name, field in others.items():
         assert client.hgetall(name) == {field.encode(): b"1"}
     client.delete(*others)
 
 
-@pytest.mark.apache
-def test_status_says_that_redis_also_holds_another_layout(leadview: Leadview) -> None:
-    leadview.redis.hset(b"lv:{ledger}:positions", "crm.leads:0", "5 1 1")
-    try:
-        assert "Redis also holds data of layout 1" in leadview.run("status")
-    finally:
-        leadview.redis.delete(b"lv:{ledger}:positions")
-
-
 # A drop, while Redis loses its state, which must stop it, and while others change the control record.
 LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.LEAD)
 
 
-def _is_dropping(projection: Projection) -> bool:
-    copy = control.read(projection.client)
-    return copy is not None and copy.state.dropping == ids(1)
-
-
 @pytest.mark.parametrize("back", [pytest.param(True, id="went back"), pytest.param(False, id="emptied")])
-async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redis_forgets_a_drop(alone: Projection, back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the drop continued, projectors would write no generation and cover no batch, or served keys would be lost."""
     monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", inf)
-    async with open_projection(redis_server) as projection:
-        writer = Store(projection.settings, writer_id="slow")  # the drop waits for it before its sweep
-        await writer.info("memory")
-        client = projection.client
-        control.write(client, live=2, written=(1, 2), previous=1)
-        await projection.apply(crm.lead().record(), generations=(1, 2))
-        dropping = asyncio.create_task(generations.drop(projection.writing, 1))
-        await eventually(lambda: _is_dropping(projection), "it is being dropped")
-        client.flushall()
-        if back:
-            control.write(client)
-        await copies.current(projection.store)
-        await projection.apply(crm.lead().record())
-        await writer.close()
-        with pytest.raises(Refused, match="emptied or went back in time"):
-            await dropping
-        copy = control.read(client)
-        assert copy is not None
-        assert numbers(copy.state.written) == [1]
-        assert client.exists(LEAD)
+    client = alone.client
+    writer = Store(alone.settings, writer_id="slow")  # the drop waits for it before its sweep
+    await writer.info("memory")
+    control.write(client, live=2, written=(1, 2), previous=1)
+    await alone.apply(crm.lead().record(), generations=(1, 2))
+    dropping = asyncio.create_task(generations.drop(alone.writing, 1))
+    await eventually(lambda: control.home(client).state.dropping == ids(1), "it is being dropped")
+    client.flushall()
+    if back:
+        control.write(client)
+    await copies.current(alone.store)
+    await alone.apply(crm.lead().record())
+    await writer.close()
+    with pytest.raises(Refused, match="emptied or went back in time"):
+        await dropping
+    assert numbers(control.home(client).state.written) == [1]
+    assert client.exists(LEAD)
 
 
 async def test_one_generation_is_always_written(projection: Projection) -> None:
@@ -321,12 +290,11 @@ async def test_one_generation_is_always_written(projection: Projection) -> None:
     assert (await copies.current(projection.store)).stamp == record.stamp
 
 
-async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> None:
+async def test_redis_is_emptied_in_the_last_pass(projection: Projection) -> None:
     """Nothing is left to sweep, but that does not mean that the drop is done."""
-    async with open_projection(redis_server) as projection:
-        record = await control.complete(projection.store)
-        with pytest.raises(Refused, match="emptied or went back"):
-            await generations.sweep(projection.writing, record, generation(1))
+    record = await control.complete(projection.store)
+    with pytest.raises(Refused, match="emptied or went back"):
+        await generations.sweep(projection.writing, record, generation(1))
 
 
 async def _begin_drop(projection: Projection) -> ControlRecord:
@@ -354,37 +322,34 @@ async def test_two_drops_of_one_generation(projection: Projection) -> None:
     assert await generations.sweep(projection.writing, record, generation(1)) == 0
 
 
-async def test_the_last_pass_of_a_drop_finds_nothing(redis_server: RedisService) -> None:
+async def test_the_last_pass_of_a_drop_finds_nothing(alone: Projection, redis_server: RedisService) -> None:
     """A key that comes to stand behind the cursor, as slots that move make it, is found by another pass."""
-    async with open_projection(redis_server) as projection:
-        record = await _begin_drop(projection)
-        async with behind_proxy(redis_server, b"UNLINK") as (slow, proxy):
-            dropping = asyncio.create_task(generations.sweep(slow, record, generation(1)))
-            await eventually(lambda: proxy.holding, "the first keys are about to be deleted")
-            owner = names.organization(crm.OTHER_ORGANIZATION)
-            behind = names.document(resources.LEAD, owner, generation(1), crm.OTHER_LEAD)
-            projection.client.set(behind, b"")
-            proxy.faults = Faults()
-            assert await dropping == 3
-        assert not projection.client.exists(behind)
+    record = await _begin_drop(alone)
+    behind = names.document(resources.LEAD, names.organization(crm.OTHER_ORGANIZATION), generation(1), crm.OTHER_LEAD)
+    async with held_back(
+        redis_server, b"UNLINK", lambda slow: generations.sweep(slow, record, generation(1))
+    ) as dropping:
+        alone.client.set(behind, b"")
+    assert await dropping == 3
+    assert not alone.client.exists(behind)
 
 
 @pytest.mark.parametrize("finished", [pytest.param(True, id="finished"), pytest.param(False, id="changed")])
-async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: RedisService, finished: bool) -> None:
+async def test_the_control_record_changes_at_the_end_of_a_drop(
+    alone: Projection, redis_server: RedisService, finished: bool
+) -> None:
     """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
-    async with open_projection(redis_server) as projection:
-        record = await _begin_drop(projection)
-        async with behind_proxy(redis_server, change_control.sha) as (slow, proxy):
-            dropping = asyncio.create_task(generations.sweep(slow, record, generation(1)))
-            await eventually(lambda: proxy.holding, "the drop is about to end")
-            if finished:
-                assert await generations.sweep(projection.writing, record, generation(1)) == 0
-            else:
-                now = await copies.current(projection.store)
-                await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
-            proxy.faults = Faults()
-            assert await dropping == 2
-        assert numbers((await copies.current(projection.store)).state.known) == [2]
+    record = await _begin_drop(alone)
+    async with held_back(
+        redis_server, change_control.sha, lambda slow: generations.sweep(slow, record, generation(1))
+    ) as dropping:
+        if finished:
+            assert await generations.sweep(alone.writing, record, generation(1)) == 0
+        else:
+            now = await copies.current(alone.store)
+            await copies.change(alone.store, now, lambda state: replace(state, flipped_at=1))
+    assert await dropping == 2
+    assert numbers((await copies.current(alone.store)).state.known) == [2]
 
 
 @pytest.mark.parametrize(
@@ -394,20 +359,19 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
         pytest.param(b'"previous":"1', id="the second change: the generation is promoted"),
     ],
 )
-async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService, held: bytes) -> None:
+async def test_a_drop_ends_at_the_end_of_a_promotion(
+    alone: Projection, redis_server: RedisService, held: bytes
+) -> None:
     """The generations were compared, which may have taken an hour: the promotion is not refused."""
-    async with open_projection(redis_server) as projection:
-        control.write(projection.client, written=(1, 2), dropping=(3,))
-        async with behind_proxy(redis_server, held) as (slow, proxy):
-            promoting = asyncio.create_task(generations.verify_and_promote(slow.store, generations.Criteria()))
-            await eventually(lambda: proxy.holding, "it is about to change the record")
-            await generations.sweep(projection.writing, await copies.current(projection.store), generation(3))
-            proxy.faults = Faults()
-            promoted = await promoting
-        assert promoted.flip == generations.Flip(1, 2)
-        state = (await copies.current(projection.store)).state
-        assert (state.live, bool(state.generations[generation(2)].verified_at), state.known) == (
-            generation(2),
-            True,
-            {*ids(1, 2)},
-        )
+    control.write(alone.client, written=(1, 2), dropping=(3,))
+    async with held_back(
+        redis_server, held, lambda slow: generations.verify_and_promote(slow.store, generations.Criteria())
+    ) as promoting:
+        await generations.sweep(alone.writing, await copies.current(alone.store), generation(3))
+    assert (await promoting).flip == generations.Flip(1, 2)
+    state = (await copies.current(alone.store)).state
+    assert (state.live, bool(state.generations[generation(2)].verified_at), state.known) == (
+        generation(2),
+        True,
+        {*ids(1, 2)},
+    )

@@ -1,9 +1,8 @@
 """A Redis Cluster of three primaries with replicas: slots move while it is used, and a primary fails."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.redis_url import Host
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, reading, running_api
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened
@@ -43,18 +42,6 @@ ORGANIZATION = names.tag_slot(TAG)
 AT = Partition("crm.leads", 0)
 KEY = mint(crm.ORGANIZATION)
 ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
-
-
-@pytest.fixture
-def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
-    """Three primaries. Afterwards it is empty, with all slots where they were."""
-    owners = {slot: three_primaries.owner(slot) for slot in (HOME, ORGANIZATION)}
-    yield three_primaries
-    with client_of(three_primaries.url) as client:
-        client.flushdb()
-    for slot, owner in owners.items():
-        if three_primaries.owner(slot) is not owner:
-            three_primaries.move_slot(slot, owner)
 
 
 @pytest.fixture
@@ -82,27 +69,15 @@ def step(expected: int, offset: int) -> dict[Partition, Step]:
     return {AT: Step(expected, Position(offset, 1, 1))}
 
 
+def slot_map(url: str) -> SlotMap:
+    """Returns where the API finds the servers of this URL."""
+    found = location(patient(url), PATIENCE_SECONDS)
+    assert isinstance(found, SlotMap)
+    return found
+
+
 def lead(api: ApiServer) -> Response:
     return api.get(LEADS + crm.LEAD, key=KEY)
-
-
-@contextmanager
-def reading(api: ApiServer) -> Iterator[list[int]]:
-    """Requests the lead all the time, in a thread, until the block ends. Yields the statuses."""
-    statuses: list[int] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            statuses.append(lead(api).status)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield statuses
-    finally:
-        done.set()
-        thread.join()
 
 
 def api_settings(cluster: RedisCluster) -> ApiSettings:
@@ -119,7 +94,7 @@ async def test_slots_move_while_it_is_used(leadview: Leadview, cluster: RedisClu
     projector = leadview.start("run", batch_records=200)
     await leadview.settled()
     await eventually(leadview.is_served, "it is served")
-    with running_api(api_settings(cluster)) as api, reading(api) as statuses:
+    with running_api(api_settings(cluster)) as api, reading(api, LEADS + crm.LEAD, KEY) as statuses:
         for seed, slot in enumerate((ORGANIZATION, HOME), start=2):
             source = cluster.owner(slot)
             with cluster.moving(slot, other_than(cluster, source)) as move:
@@ -161,10 +136,7 @@ async def test_a_former_primary_still_answers_what_it_was_asked(replicated: Redi
     """It stands still with a request, and wakes up when the API already knows that its replica took over."""
     primary = replicated.owner(ORGANIZATION)
     replica = replicated.replicas[replicated.primaries.index(primary)]
-    settings = patient(replicated.url_of_all)
-    location_ = location(settings, settings.api_redis_timeout)
-    assert isinstance(location_, SlotMap)
-    servers = Cluster(location_, timeout=settings.api_redis_timeout, max_in_flight=100)
+    servers = Cluster(slot_map(replicated.url_of_all), timeout=PATIENCE_SECONDS, max_in_flight=100)
     running = asyncio.create_task(servers.run())
     try:
         await servers.first_attempt()
@@ -191,12 +163,11 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
     """Half a second is too short for TLS and a login in a region that is far away."""
     with faulty_proxy(cluster.primaries[0].port) as proxy:
         proxy.faults = Faults(delay_seconds=0.6)
-        location_ = location(patient(f"redis+cluster://127.0.0.1:{proxy.port}"), PATIENCE_SECONDS)
-        assert isinstance(location_, SlotMap)
+        map_ = slot_map(f"redis+cluster://127.0.0.1:{proxy.port}")
 
         async def is_read() -> bool:
             try:
-                return all(await location_.read())
+                return all(await map_.read())
             except Unavailable:
                 return False
 
@@ -205,7 +176,7 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
             assert proxy.accepted == 1, "once an attempt: redis-py closes no connection to nodes that it is given"
             await eventually(is_read, "the slot map is read")
         finally:
-            await location_.close()
+            await map_.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -219,8 +190,7 @@ async def test_each_node_of_the_url_is_asked_once_an_attempt(cluster: RedisClust
             await store.ask_one(b"GET", TAG)
         assert proxy.accepted == 1
         await store.close()
-        map_ = location(patient(url), PATIENCE_SECONDS)
-        assert isinstance(map_, SlotMap)
+        map_ = slot_map(url)
         with pytest.raises(Unavailable):
             await map_.read()
         assert proxy.accepted == 2
@@ -232,8 +202,7 @@ async def test_the_api_starts_although_the_slot_map_cannot_be_read(
 ) -> None:
     """Because of an error that nobody expected. It is read again, and then keys are found."""
     monkeypatch.setattr(background, "_PAUSE_SECONDS", 0.01)
-    map_ = location(patient(cluster.url), PATIENCE_SECONDS)
-    assert isinstance(map_, SlotMap)
+    map_ = slot_map(cluster.url)
     read, broken = map_.read, True
 
     async def fail(failed: Host | None = None) -> list[Host | None]:
@@ -259,8 +228,7 @@ async def test_the_api_ends_although_a_cancellation_was_swallowed(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
     """redis-py does so (`asyncio.wait_for` of Python 3.11) if it is cancelled at the moment of a reply or an error."""
-    map_ = location(patient(cluster.url), PATIENCE_SECONDS)
-    assert isinstance(map_, SlotMap)
+    map_ = slot_map(cluster.url)
     asked = asyncio.Event()
 
     async def swallow(*_: object) -> None:
@@ -300,22 +268,6 @@ def calls(cluster: RedisCluster, command: str) -> int:
     return found
 
 
-@pytest.fixture
-async def store(cluster: RedisCluster) -> AsyncIterator[Store]:
-    store = Store(ProjectorSettings(redis_url=cluster.url))
-    yield store
-    await store.close()
-
-
-async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: RedisCluster) -> None:
-    opened = await Opened.open(store)
-    assert await opened.cover(step(NOTHING_STORED, 7)) == Stored()
-    for primary in cluster.primaries:
-        with primary.client() as client:
-            [copy] = client.scan_iter("lv3{*}:control")
-            assert client.hget(copy, "crm.leads:0") == "7 1 1 -1 -"
-
-
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(
     ("lose", "left", "outcome"),
@@ -330,29 +282,29 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
     ],
 )
 async def test_what_one_shard_lost_is_read_again(
-    store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None, outcome: Outcome
+    cluster_store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None, outcome: Outcome
 ) -> None:
     """Both the running projector and one that starts read it again."""
-    opened = await Opened.open(store)
+    opened = await Opened.open(cluster_store)
     await opened.cover(step(NOTHING_STORED, 7))
     with cluster.primaries[number].client() as client:
         lose(client, next(client.scan_iter("lv3{*}:control")))
     assert await opened.cover(step(7, 9)) == outcome
-    again = await Opened.open(store)
+    again = await Opened.open(cluster_store)
     assert await again.positions(AT) == {AT: left}
     assert await again.cover(step(left or NOTHING_STORED, 9)) == Stored()
     assert await again.positions(AT) == {AT: 9}
 
 
-async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, cluster: RedisCluster) -> None:
+async def test_a_shard_whose_copy_was_moved_away_gets_another(cluster_store: Store, cluster: RedisCluster) -> None:
     """From then on, the new copy counts as well."""
-    await control.complete(store)
-    opened = await Opened.open(store)
+    await control.complete(cluster_store)
+    opened = await Opened.open(cluster_store)
     await opened.cover(step(NOTHING_STORED, 7))
     source = cluster.owner(HOME)
     cluster.move_slot(HOME, other_than(cluster, source))
     assert await opened.cover(step(7, 9)) == Stored()
-    again = await Opened.open(store)
+    again = await Opened.open(cluster_store)
     assert again.session.record.serves, "nothing has to be filled again"
     assert await again.positions(AT) == {AT: 9}
     assert await again.cover(step(9, 11)) == Stored()
@@ -362,7 +314,7 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, clus
         assert client.hget(own, "crm.leads:0") == "11 1 1 -1 -"
         client.flushall()
     assert await again.positions(AT) == {AT: None}
-    assert not (await copies.current(store)).serves
+    assert not (await copies.current(cluster_store)).serves
 
 
 async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(

@@ -1,17 +1,13 @@
 """Passwords come from files and are replaced while everything runs: no request fails, and no record is lost."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
-from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.api_server import LEADS, ApiServer, reading
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
 from tests.harness.waiting import eventually, wait_until
@@ -24,36 +20,6 @@ def write(path: Path, secret: str) -> None:
     beside = path.with_suffix(".new")
     beside.write_text(f"{secret}\n")
     beside.replace(path)
-
-
-class Reader:
-    """Reads one lead again and again, from several threads. `statuses` are those of all responses."""
-
-    def __init__(self, api: ApiServer, key: str) -> None:
-        self._api, self._key = api, key
-        self._stop = Event()
-        self.statuses: list[int] = []
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Read until the block ends."""
-        with ThreadPoolExecutor(4) as threads:
-            runs = [threads.submit(self._run) for _ in range(4)]
-            try:
-                yield
-            finally:
-                self._stop.set()
-        for run in runs:
-            run.result()
-
-    def wait_for_more(self) -> None:
-        """Wait until some more requests were sent and answered."""
-        before = len(self.statuses)
-        wait_until(lambda: len(self.statuses) > before + 40, "more requests are answered")
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.statuses.append(self._api.get(LEADS + crm.LEAD, key=self._key).status)
 
 
 async def test_the_password_of_redis(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
@@ -75,8 +41,7 @@ async def test_the_password_of_redis(kafka: Kafka, topic_prefix: str, tmp_path: 
         api = ApiServer(free_port())
         child = leadview.start_api(api.port, api_workers=2, **settings)
         wait_until(api.is_ready, "the API is ready")
-        reader = Reader(api, key)
-        with reader.reading():
+        with reading(api, LEADS + crm.LEAD, key, threads=4) as statuses:
             for number in range(1, 4):
                 admin.execute_command("ACL", "SETUSER", "crm", f">secret-{number}")
                 write(password, f"secret-{number}")
@@ -87,9 +52,10 @@ async def test_the_password_of_redis(kafka: Kafka, topic_prefix: str, tmp_path: 
                 )
                 admin.client_kill_filter(user="crm")
                 leadview.publish(crm.lead(number + 1))
-                reader.wait_for_more()
+                enough = len(statuses) + 40
+                wait_until(lambda enough=enough: len(statuses) > enough, "more requests are answered")  # type: ignore[misc]
             leadview.wait_until_current()
-        assert set(reader.statuses) == {200}
+        assert set(statuses) == {200}
         # The file comes late: nobody can log in until it is there.
         admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">secret-4")
         admin.client_kill_filter(user="crm")

@@ -57,12 +57,6 @@ def test_cluster_mode_refuses_keys_of_several_slots(redis_cluster_server: RedisS
             client.mset({"lv3:{a}": "1", "lv3:{b}": "2"})
 
 
-def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
-        client.set("lv3:key", "1")
-
-
 def test_embedded_kafka(tmp_path: Path) -> None:
     with EmbeddedKafka.start(tmp_path) as embedded:
         embedded.create_topic("leads", 3)

@@ -5,7 +5,6 @@ projector runs, and they write what one would write, or it is paused.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,40 +32,12 @@ ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
 SERVED, NOT_BELIEVED, UNKNOWN = 404, 503, 401
 """What is answered for a lead that does not exist: of a known organization, while it is not known, and of another."""
 
-Move = Callable[[int, RedisServer], None]
-
 
 @pytest.fixture
-def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
-    """A cluster whose shards are complete. Afterwards it is empty."""
-    control.complete_all(patient(three_primaries.url))
-    yield three_primaries
-    with client_of(three_primaries.url) as client:
-        client.flushall(target_nodes="primaries")
-
-
-@pytest.fixture
-def move(cluster: RedisCluster) -> Iterator[Move]:
-    """Moves a slot to another server. Afterwards it moves back."""
-    before: dict[int, RedisServer] = {}
-
-    def move_slot(slot: int, to: RedisServer) -> None:
-        before.setdefault(slot, cluster.owner(slot))
-        cluster.move_slot(slot, to)
-
-    yield move_slot
-    for slot, owner in before.items():
-        if cluster.owner(slot) is not owner:
-            cluster.move_slot(slot, owner)
-
-
-@pytest.fixture
-async def store(cluster: RedisCluster) -> AsyncIterator[Store]:
-    store = Store(ProjectorSettings(redis_url=cluster.url))
-    try:
-        yield store
-    finally:
-        await store.close()
+def cluster(cluster: RedisCluster) -> RedisCluster:
+    """A cluster whose shards are complete."""
+    control.complete_all(patient(cluster.url))
+    return cluster
 
 
 class Shard:
@@ -116,17 +87,15 @@ def shards(cluster: RedisCluster) -> list[Shard]:
     return sorted(found, key=lambda shard: shard.tag != names.HOME)
 
 
-def test_the_slots_of_a_lost_server_are_given_to_several_others(
-    cluster: RedisCluster, shards: list[Shard], move: Move
-) -> None:
+def test_the_slots_of_a_lost_server_are_given_to_several_others(cluster: RedisCluster, shards: list[Shard]) -> None:
     """The slot of its copy to one, that of an organization to another one, both empty: `redis-cli --cluster fix` gives
     each to a server that it chooses at random."""
     home, lost, other = shards
     with running_api(patient(cluster.url)) as api:
         assert [shard.status(api) for shard in shards] == [SERVED] * 3
         copy = lost.empty()
-        move(names.tag_slot(lost.tag), other.server)
-        move(lost.slot, home.server)
+        cluster.move_slot(names.tag_slot(lost.tag), other.server)
+        cluster.move_slot(lost.slot, home.server)
         assert lost.status(api) == NOT_BELIEVED, "its organization would be unknown"
         wait_until(lambda: other.status(api) == NOT_BELIEVED, "the API knows where the slots are")
         for _ in range(5):
@@ -142,7 +111,7 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(
 
 @pytest.mark.parametrize("started", ["before", "afterwards"])
 async def test_a_slot_moves_from_a_shard_that_is_being_filled(
-    cluster: RedisCluster, shards: list[Shard], move: Move, store: Store, started: str
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store, started: str
 ) -> None:
     """Its copy stays where it is. The API knew all of them complete before, or has just started and knows nothing."""
     _, emptied, other = shards
@@ -150,7 +119,7 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
     def moved() -> dict[bytes, bytes]:
         copy = emptied.empty()
         emptied.set_copy(copy | {FILLED.encode(): b""})
-        move(emptied.slot, other.server)
+        cluster.move_slot(emptied.slot, other.server)
         return copy
 
     copy = moved() if started == "afterwards" else {}
@@ -160,17 +129,16 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
             copy = moved()
         expected = [SERVED, NOT_BELIEVED, SERVED]
         assert [shard.status(api) for shard in shards * 3] == expected * 3
-        await record_follows(store, emptied.slot)
+        await record_follows(cluster_store, emptied.slot)
         assert [shard.status(api) for shard in shards * 3] == expected * 3
-        with client_of(cluster.url) as client:
-            client.hset(emptied.copy, FILLED, copy[FILLED.encode()])
+        emptied.set_copy({FILLED.encode(): copy[FILLED.encode()]})
         wait_until(lambda: emptied.status(api) == UNKNOWN, "it is believed")
-        await record_follows(store, emptied.slot, other.tag)
+        await record_follows(cluster_store, emptied.slot, other.tag)
         assert emptied.status(api) == UNKNOWN
 
 
 async def test_a_reshard_while_all_is_complete_costs_no_503(
-    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     """Neither before a projector has seen it, nor afterwards."""
     source, target = shards[1], shards[2]
@@ -182,16 +150,16 @@ async def test_a_reshard_while_all_is_complete_costs_no_503(
 
         ask()
         for to, start in ((target, source), (source, target)):
-            move(source.slot, to.server)
+            cluster.move_slot(source.slot, to.server)
             ask()
             assert source.slot in home_slots(cluster)[start.tag], "no projector has seen it"
-            await record_follows(store, source.slot, to.tag)
+            await record_follows(cluster_store, source.slot, to.tag)
             ask()
     assert statuses == [SERVED] * len(statuses)
 
 
 async def test_data_as_of_is_that_of_the_shard_that_answers(
-    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet."""
     _, source, target = shards
@@ -210,27 +178,27 @@ async def test_data_as_of_is_that_of_the_shard_that_answers(
             client.delete(names.copy(names.AS_OF, shards[0].tag))
         wait_until(lambda: told(shards[0]) == (SERVED, None), "one shard does not know it any more")
         assert [told(source), told(target)] == expected[1:]
-        move(source.slot, target.server)
+        cluster.move_slot(source.slot, target.server)
         assert [told(source) for _ in range(3)] == [(SERVED, None)] * 3, "no projector has seen it"
-        await record_follows(store, source.slot, target.tag)
+        await record_follows(cluster_store, source.slot, target.tag)
         wait_until(lambda: told(source) == expected[2], "the copy of the other shard answers for it")
 
 
 async def test_the_record_says_which_copies_answer_for_which_slots(
-    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     home, source, target = shards
     for shard in shards:
         assert home_slots(cluster)[shard.tag] >= {shard.slot, names.tag_slot(shard.tag)}
     assert sorted(slot for slots in home_slots(cluster).values() for slot in slots) == list(range(names.SLOTS))
     stamp = stamp_of(cluster)
-    await copies.current(store)
+    await copies.current(cluster_store)
     assert stamp_of(cluster) == stamp, "nothing is changed without a reason"
-    move(source.slot, target.server)
-    await record_follows(store, source.slot, target.tag)
+    cluster.move_slot(source.slot, target.server)
+    await record_follows(cluster_store, source.slot, target.tag)
     assert stamp_of(cluster) != stamp
-    move(names.tag_slot(source.tag), target.server)
-    await record_follows(store, target.slot, target.tag, source.tag)
+    cluster.move_slot(names.tag_slot(source.tag), target.server)
+    await record_follows(cluster_store, target.slot, target.tag, source.tag)
     assert source.slot in home_slots(cluster)[target.tag] & home_slots(cluster)[source.tag], "it has two copies now"
     assert home.slot in home_slots(cluster)[names.HOME]
     covered = {slot for slots in home_slots(cluster).values() for slot in slots}
@@ -238,7 +206,7 @@ async def test_the_record_says_which_copies_answer_for_which_slots(
 
 
 async def test_slots_that_move_while_a_shard_is_filled_belong_to_nobody(
-    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
     """Until all are complete. Moving back does not give them back, because they may have come by way of others."""
     home, source, unfilled = shards
@@ -246,28 +214,17 @@ async def test_slots_that_move_while_a_shard_is_filled_belong_to_nobody(
         filled = client.hget(unfilled.copy, FILLED)
         client.hset(unfilled.copy, FILLED, b"")
     before = home_slots(cluster)
-    move(source.slot, home.server)
-    await record_follows(store, source.slot)
+    cluster.move_slot(source.slot, home.server)
+    await record_follows(cluster_store, source.slot)
     assert home_slots(cluster) == before | {source.tag: before[source.tag] - {source.slot}}, "only what has moved"
-    move(source.slot, source.server)
+    cluster.move_slot(source.slot, source.server)
     with running_api(patient(cluster.url)) as api:
         assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
-        await copies.current(store)
+        await copies.current(cluster_store)
         assert source.slot not in home_slots(cluster)[source.tag]
-        with client_of(cluster.url) as client:
-            client.hset(unfilled.copy, FILLED, filled)
-        await record_follows(store, source.slot, source.tag)
+        unfilled.set_copy({FILLED.encode(): filled})
+        await record_follows(cluster_store, source.slot, source.tag)
         assert [shard.status(api) for shard in shards] == [SERVED] * 3
-
-
-def test_an_api_that_starts_while_a_shard_is_filled_serves_the_others(
-    cluster: RedisCluster, shards: list[Shard]
-) -> None:
-    home, other, unfilled = shards
-    with client_of(cluster.url) as client:
-        client.hset(unfilled.copy, FILLED, b"")
-    with running_api(patient(cluster.url)) as api:
-        assert [shard.status(api) for shard in (home, other, unfilled)] == [SERVED, SERVED, NOT_BELIEVED]
 
 
 class Gated(Store):
@@ -288,7 +245,7 @@ class Gated(Store):
 @pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
 @pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
 async def test_an_emptied_shard_is_never_called_complete(
-    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move, script: str, noticed: bool
+    cluster: RedisCluster, shards: list[Shard], cluster_store: Store, script: str, noticed: bool
 ) -> None:
     """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is
     emptied, and what the first one has decided is carried out."""
@@ -297,19 +254,19 @@ async def test_an_emptied_shard_is_never_called_complete(
         for shard in shards:
             client.hset(shard.copy, "crm.leads:0", "100 1 1 -1 -")
     slow = Gated(ProjectorSettings(redis_url=cluster.url), script)
-    before = (await copies.current(store)).copies
-    move(names.tag_slot(without.tag), other.server)
-    for each in (store, slow):
+    before = (await copies.current(cluster_store)).copies
+    cluster.move_slot(names.tag_slot(without.tag), other.server)
+    for each in (cluster_store, slow):
         await eventually(lambda each=each: is_without_copy(each), "it knows that a shard has no copy")  # type: ignore[misc]
     sleeping = asyncio.create_task(copies.current(slow))
     await slow.reached.wait()
-    [new] = (await copies.current(store)).copies.keys() - before.keys()
+    [new] = (await copies.current(cluster_store)).copies.keys() - before.keys()
     without.empty()
     if noticed:
-        await copies.current(store)
+        await copies.current(cluster_store)
     slow.go.set()
     await asyncio.gather(sleeping, return_exceptions=True)
-    copy = (await copies.current(store)).copies[new]
+    copy = (await copies.current(cluster_store)).copies[new]
     assert copy is not None
     assert (copy.filled, copy.positions) == ((), {})
     await slow.close()
@@ -387,9 +344,9 @@ def stamp_of(cluster: RedisCluster) -> bytes:
         return stamp
 
 
-async def test_the_slots_are_read_and_formatted_once_for_each_map(store: Store) -> None:
+async def test_the_slots_are_read_and_formatted_once_for_each_map(cluster_store: Store) -> None:
     """That takes more than a millisecond, and every projector looks at the record all the time."""
-    first, again = await copies.current(store), await copies.current(store)
+    first, again = await copies.current(cluster_store), await copies.current(cluster_store)
     assert all(again.served[tag] is slots for tag, slots in first.served.items())
     assert first.served
     assert first.slots() is again.slots()

@@ -118,13 +118,3 @@ def _keep_changing(leadview: Leadview, stop: threading.Event) -> None:
             *([crm.deleted(resources.API_KEY, 3 * version + 2)] if version % 4 == 0 else []),
         )
     leadview.publish(crm.organization(version + 1), crm.api_key(3 * version + 3, organization_id=own))
-
-
-def test_without_topics_there_is_nothing_to_compare(leadview: Leadview) -> None:
-    leadview.start("run")
-    leadview.wait_until_served()
-    for words in (["verify"], ["verify", "--access"]):
-        done = leadview.run(*words, topic_prefix="wrong.")
-        assert done.status == 1
-        assert "wrong." in done
-        assert "LEADVIEW_TOPIC_PREFIX" in done

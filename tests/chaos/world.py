@@ -5,9 +5,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, Self
 
 import msgspec
@@ -234,16 +235,11 @@ class World:
         """Drop every generation but the live one. Raises TimeoutError."""
         self.wait_until(self._is_alone, "only the live generation is left")
 
-    def status(self) -> dict[str, Any]:
-        """Returns what `status --json` says, whether all is well or not; nothing if it says nothing."""
-        stdout = self.command("status", "--json").stdout
-        return dict(orjson.loads(stdout)) if stdout else {}
-
     def expect_incomplete_shards(self, because: str) -> None:
-        """Note what is wrong if `status` does not say that a shard is incomplete."""
-        status = self.status()
-        if not status.get("incomplete_shards"):
-            self.wrong.append(f"{because}, and status says {status}")
+        """Note what is wrong if `status --json` does not say that a shard is incomplete, whether all is well or not."""
+        said = self.command("status", "--json").stdout
+        if not said or not orjson.loads(said).get("incomplete_shards"):
+            self.wrong.append(f"{because}, and status says {said}")
 
     def unexplained_keys(self) -> list[str]:
         """Returns what is wrong with the keys of generations: the control record neither writes nor drops theirs."""
@@ -370,6 +366,10 @@ class World:
             applied = self.leadview.has_applied(end_offsets)
             return applied and not self.client.exists(names.JOBS) and self.live() > 0
         return False
+
+
+Strike = Callable[[World, Random], AbstractContextManager[None]]
+"""What a fault does to the world: it breaks something on entry, and repairs it on exit."""
 
 
 def _new_cluster(directory: Path) -> RedisCluster:

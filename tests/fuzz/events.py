@@ -186,15 +186,15 @@ def _grown(number: int, counts: dict[str, int]) -> None:
 def _shaped(tree: Any, length: int, levels: int, scalar: Any, kind: int) -> Message:
     match kind:
         case 0:
-            return _with(crm.lead(attribution={"a": 0, "b": "PLACE"}), _dumped(tree))
+            return crm.within(crm.lead(attribution={"a": 0, "b": "PLACE"}), _dumped(tree))
         case 1:
-            return _with(crm.lead(attribution={"b": "PLACE"}), b"[" + b",".join([_dumped(scalar)] * length) + b"]")
+            return crm.within(crm.lead(attribution={"b": "PLACE"}), b"[" + b",".join([_dumped(scalar)] * length) + b"]")
         case 2:
-            return _with(crm.lead(attribution={"b": "PLACE"}), b'{"a":' * levels + _dumped(scalar) + b"}" * levels)
+            return crm.within(crm.lead(attribution={"b": "PLACE"}), b'{"a":' * levels + _dumped(scalar) + b"}" * levels)
         case 3:
-            return _with(crm.lead(tags="PLACE"), b"[" + b",".join([_dumped(scalar)] * length) + b"]")
+            return crm.within(crm.lead(tags="PLACE"), b"[" + b",".join([_dumped(scalar)] * length) + b"]")
         case 4:
-            return _with(crm.contact(custom_fields={"a": "PLACE"}), _dumped(tree))
+            return crm.within(crm.contact(custom_fields={"a": "PLACE"}), _dumped(tree))
         case _:
             return crm.lead(events=[{"id": crm.uuid(n)} for n in range(length)], referrer=str(scalar))
 
@@ -217,7 +217,3 @@ def _escaped(value: Any) -> bytes:
 def _escape(found: re.Match[str]) -> str:
     """Returns the escapes of the UTF-16 units of what was found."""
     return "\\u" + found[0].encode("utf-16-be").hex("_", 2).replace("_", "\\u")
-
-
-def _with(message: Message, json_bytes: bytes) -> Message:
-    return msgspec.structs.replace(message, value=(message.value or b"").replace(b'"PLACE"', json_bytes, 1))

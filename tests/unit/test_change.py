@@ -20,6 +20,7 @@ from tests.harness.crm import Json, Message, lead_data
 SECRET = "Zaphod"
 KEY = EntityKey(crm.ORGANIZATION, crm.LEAD)
 LEAD = crm.lead(7, seconds=5)
+BINARY = crm.binary(LEAD)
 
 
 def structured(data: object = None, kind: resources.Kind = resources.LEAD, **attributes: object) -> Message:
@@ -33,15 +34,6 @@ def structured(data: object = None, kind: resources.Kind = resources.LEAD, **att
 
 def bare(value: bytes) -> Message:
     return Message(resources.LEAD, LEAD.key, value)
-
-
-def with_headers(**replaced: bytes | None) -> Message:
-    """A binary event with some headers replaced; one that is None is left out."""
-    message = crm.binary(LEAD)
-    headers = dict(message.headers) | {name.replace("__", "-"): value for name, value in replaced.items()}
-    return msgspec.structs.replace(
-        message, headers=tuple((name, value) for name, value in headers.items() if value is not None)
-    )
 
 
 def without(data: Json, field: str) -> Json:
@@ -62,14 +54,16 @@ def read_lead(message: Message) -> events.Lead:
         pytest.param(structured(lead_data(version=2**53 - 1)), 2**53 - 1, 5, id="the highest version"),
         pytest.param(structured(time="2026-01-01T03:00:05.000+03:00"), 1, 5, id="a time with an offset"),
         pytest.param(structured(time=None), 1, 0, id="no time: the record's own"),
-        pytest.param(with_headers(ce_time=None), 7, 5, id="no time header: the record's own"),
+        pytest.param(crm.with_headers(BINARY, ce_time=None), 7, 5, id="no time header: the record's own"),
         pytest.param(structured(time="1969-01-01T00:00:00Z"), 1, None, id="a time before 1970"),
         pytest.param(structured(datacontenttype="application/json"), 1, 5, id="data is JSON"),
         pytest.param(structured(datacontenttype="Application/JSON; charset=utf-8"), 1, 5, id="with a character set"),
-        pytest.param(with_headers(content__type=None), 7, 5, id="binary, no content type"),
-        pytest.param(with_headers(content__type=b"application/vnd.crm+json"), 7, 5, id="binary, JSON by its suffix"),
+        pytest.param(crm.with_headers(BINARY, content__type=None), 7, 5, id="binary, no content type"),
+        pytest.param(
+            crm.with_headers(BINARY, content__type=b"application/vnd.crm+json"), 7, 5, id="binary, JSON by its suffix"
+        ),
         pytest.param(structured(traceparent="00-1", crm_shard=4, subject="x"), 1, 5, id="unknown attributes"),
-        pytest.param(with_headers(ce_traceparent=b"00", other=b"\xff"), 7, 5, id="unknown headers"),
+        pytest.param(crm.with_headers(BINARY, ce_traceparent=b"00", other=b"\xff"), 7, 5, id="unknown headers"),
         pytest.param(structured(lead_data(colour={"deep": [1, {}]})), 1, 5, id="unknown fields"),
         pytest.param(
             structured(lead_data(id=crm.LEAD.upper(), organization_id=crm.ORGANIZATION.upper())),
@@ -222,15 +216,19 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
             id="a number that no double holds",
         ),
         pytest.param(structured(CONTACT), "`$.data.contact_id` is missing", id="a contact on the topic of leads"),
-        pytest.param(with_headers(ce_specversion=b"0.3"), "ce_specversion", id="binary, another version"),
-        pytest.param(with_headers(ce_id=None), "ce_id is missing", id="binary, no id"),
-        pytest.param(with_headers(ce_source=b""), "ce_source is missing", id="binary, an empty source"),
-        pytest.param(with_headers(ce_type=None), "ce_type is missing", id="binary, no type"),
-        pytest.param(with_headers(ce_type=b"crm.contact.changed"), "ce_type", id="binary, a type of another topic"),
-        pytest.param(with_headers(ce_type=b"\xff"), "UTF-8", id="binary, a header that is not UTF-8"),
-        pytest.param(with_headers(ce_time=SECRET.encode()), "ce_time", id="binary, a time of another form"),
-        pytest.param(with_headers(ce_time=b"2026-01-01T00:00:00"), "ce_time", id="binary, a time without a zone"),
-        pytest.param(with_headers(content__type=b"text/plain"), "is not JSON", id="binary, not JSON"),
+        pytest.param(crm.with_headers(BINARY, ce_specversion=b"0.3"), "ce_specversion", id="binary, another version"),
+        pytest.param(crm.with_headers(BINARY, ce_id=None), "ce_id is missing", id="binary, no id"),
+        pytest.param(crm.with_headers(BINARY, ce_source=b""), "ce_source is missing", id="binary, an empty source"),
+        pytest.param(crm.with_headers(BINARY, ce_type=None), "ce_type is missing", id="binary, no type"),
+        pytest.param(
+            crm.with_headers(BINARY, ce_type=b"crm.contact.changed"), "ce_type", id="binary, a type of another topic"
+        ),
+        pytest.param(crm.with_headers(BINARY, ce_type=b"\xff"), "UTF-8", id="binary, a header that is not UTF-8"),
+        pytest.param(crm.with_headers(BINARY, ce_time=SECRET.encode()), "ce_time", id="binary, a time of another form"),
+        pytest.param(
+            crm.with_headers(BINARY, ce_time=b"2026-01-01T00:00:00"), "ce_time", id="binary, a time without a zone"
+        ),
+        pytest.param(crm.with_headers(BINARY, content__type=b"text/plain"), "is not JSON", id="binary, not JSON"),
     ],
 )
 def test_bad_records(message: Message, reason: str) -> None:

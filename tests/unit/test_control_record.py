@@ -18,7 +18,6 @@ from projector.ledger.control import (
     ControlChanged,
     ControlRecord,
     Copy,
-    Generation,
     Position,
     State,
     Stored,
@@ -44,6 +43,7 @@ from schemas.control import (
     parse_generations,
     parse_slots,
 )
+from tests.harness import control
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
@@ -51,12 +51,8 @@ STAMP = Stamp.first()
 
 def record(live: int, previous: int, *written: int, filling: tuple[int, ...] = (), **other: Any) -> ControlRecord:
     """A record with one copy, in which everything that is written is complete, except the generations in `filling`."""
-    known = {each: Generation(1, "2026-01-01T00:00:00Z") for each in ids(*written)}
-    former, last = generation(previous) if previous else None, other.pop("last", max(written))
-    dropping = ids(*other.pop("dropping", ()))
-    state = State(generation(live), ids(*written), known, ("ledger",), former, last, dropping, **other)
-    filled = ids(*(number for number in written if number not in filling))
-    return ControlRecord(STAMP, state, {b"ledger": Copy(STAMP, state, "i", (), filled, (), {})})
+    filled = tuple(number for number in written if number not in filling)
+    return control.record_of(control.state_of(live, *written, previous=previous, **other), filled=filled)
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,6 @@ def test_small_records_count_with_what_they_take_in_memory() -> None:
     assert by.unpacked > 1000 * sys.getsizeof(Record(TOPIC, 0, 0, 0, None, None, (), LEAD))
 
 
-AT = Partition("crm.leads", 0)
 RACK = "zone-b"
 LEADER, REPLICA, NOBODY = 1, 2, -1
 FIRST = 7
@@ -349,13 +348,15 @@ class Brokers:
         sent: Any = request.build(FetchRequest_v11)
         assert sent.rack_id == RACK
         assert [(topic, [each[2] for each in partitions]) for topic, partitions in sent.topics] == [
-            (AT.topic, [FIRST])
+            (PARTITION.topic, [FIRST])
         ], "the position has not changed"
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         error, named, data = answer
-        return FetchResponse_v11(0, 0, 0, [(AT.topic, [(AT.partition, error.errno, 9, 9, 0, [], named, data)])])
+        return FetchResponse_v11(
+            0, 0, 0, [(PARTITION.topic, [(PARTITION.partition, error.errno, 9, 9, 0, [], named, data)])]
+        )
 
     def leader_for_partition(self, _partition: object) -> int:
         return LEADER
@@ -368,19 +369,23 @@ class Brokers:
     def force_metadata_update(self) -> None: ...
 
 
+async def given_up(_partition: Partition) -> int:
+    raise AssertionError("the position was given up")
+
+
+def fetcher_of(brokers: Brokers) -> Fetcher:
+    return Fetcher(brokers, unpacker(), 1_000_000, given_up, RACK)
+
+
 async def asked(brokers: Brokers) -> list[int]:
     """Returns which brokers are asked until the records are there."""
-
-    async def earliest(_partition: Partition) -> int:
-        raise AssertionError("the position was given up")
-
-    fetcher = Fetcher(brokers, Unpacker({AT.topic: LEAD}, MAX_RECORD_BYTES), 1_000_000, earliest, RACK)
-    fetcher.seek(AT, FIRST)
+    fetcher = fetcher_of(brokers)
+    fetcher.seek(PARTITION, FIRST)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not (found := await fetcher.poll(10, 1.0)):
             pass
     await fetcher.close()
-    assert [each.offset for each in found[AT]] == [FIRST]
+    assert [each.offset for each in found[PARTITION]] == [FIRST]
     return brokers.asked
 
 
@@ -410,7 +415,7 @@ async def test_the_leader_is_asked_again_after_a_while(monkeypatch: pytest.Monke
 
 
 class TwoPartitions(Brokers):
-    """A broker that has a record of `AT`, and then nothing. It notes what it is asked for."""
+    """A broker that has a record of `PARTITION`, and then nothing. It notes what it is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -425,21 +430,17 @@ class TwoPartitions(Brokers):
             self.waiting.set()
             await asyncio.Event().wait()
         _, _, data = RECORDS
-        return FetchResponse_v11(0, 0, 0, [(topic, [(AT.partition, 0, 9, 9, 0, [], NOBODY, data)])])
+        return FetchResponse_v11(0, 0, 0, [(topic, [(PARTITION.partition, 0, 9, 9, 0, [], NOBODY, data)])])
 
 
 async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes_next() -> None:
     """Otherwise a record that comes meanwhile would wait for the answer of a request that does not ask for it."""
-
-    async def earliest(_partition: Partition) -> int:
-        raise AssertionError("the position was given up")
-
     broker = TwoPartitions()
-    fetcher = Fetcher(broker, Unpacker({AT.topic: LEAD}, MAX_RECORD_BYTES), 1_000_000, earliest, RACK)
-    fetcher.seek(AT, FIRST)
-    fetcher.seek(Partition(AT.topic, 1), FIRST)
+    fetcher = fetcher_of(broker)
+    fetcher.seek(PARTITION, FIRST)
+    fetcher.seek(Partition(PARTITION.topic, 1), FIRST)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert [*await fetcher.poll(10, PATIENCE_SECONDS)] == [AT]
+        assert [*await fetcher.poll(10, PATIENCE_SECONDS)] == [PARTITION]
         await broker.waiting.wait()
     await fetcher.close()
     assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.control import ControlRecord, Copy, Position, first_state
+from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.operate.observe import KafkaPart, Observation, RedisPart
@@ -27,7 +27,7 @@ from projector.redis.store import Memory
 from schemas.control import Stamp
 from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
 from schemas.settings import ProjectorSettings
-from tests.harness.generations import ids
+from tests.harness import control
 from tests.harness.waiting import wait_until
 
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
@@ -56,10 +56,7 @@ def topic(
 
 
 def record(positions: Mapping[Partition, int]) -> ControlRecord:
-    state = first_state(("ledger",))
-    stored = {partition: Position(offset, 0, 0) for partition, offset in positions.items()}
-    copy = Copy(STAMP, state, "x", ids(1), ids(1), (), stored)
-    return ControlRecord(STAMP, state, {b"ledger": copy})
+    return control.record_of(control.state_of(), positions)
 
 
 def writer(partitions: dict[str, int], age_ms: int = 0, role: str = "run") -> Writer:

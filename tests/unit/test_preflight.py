@@ -4,14 +4,13 @@ import pytest
 
 from projector.commands import rebuild
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.control import ControlRecord, Copy, Position, State
+from projector.ledger.control import ControlRecord
 from projector.line.pace import Pacer
 from projector.operate.words import duration
 from projector.record import Partition
 from projector.redis.store import Memory, Store
-from schemas.control import Stamp
 from schemas.settings import ProjectorSettings
-from tests.harness.generations import generation, ids
+from tests.harness import control
 
 LEADS = Partition("crm.leads", 0)
 MIB = 1_048_576
@@ -27,7 +26,7 @@ MIB = 1_048_576
 )
 def test_memory(writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]) -> None:
     memory = Memory(40 * MIB, limit, "noeviction", at_start=10 * MIB, resident=50 * MIB, machine=200 * MIB)
-    needed, free, bound = rebuild._memory([memory], State(generation(1), ids(*writing), {}, ("ledger",)))
+    needed, free, bound = rebuild._memory([memory], control.state_of(1, *writing))
     assert (needed // MIB, free // MIB, bound) == expected
 
 
@@ -53,9 +52,7 @@ def test_a_missing_topic() -> None:
 
 
 def record(position: int | None) -> ControlRecord:
-    stamp, state = Stamp.first(), State(generation(1), ids(1), {}, ("ledger",))
-    positions = {} if position is None else {LEADS: Position(position, 0, 0)}
-    return ControlRecord(stamp, state, {b"ledger": Copy(stamp, state, "i", (), ids(1), (), positions)})
+    return control.record_of(control.state_of(), {} if position is None else {LEADS: position})
 
 
 @pytest.mark.parametrize(

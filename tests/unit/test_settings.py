@@ -54,86 +54,135 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
 
 
 @pytest.mark.parametrize(
-    ("environment", "named"),
+    ("process", "environment", "named"),
     [
-        pytest.param({"API_PORT": "70000"}, ["LEADVIEW_API_PORT='70000'", "<= 65535"], id="too large"),
-        pytest.param({"API_PORT": "0"}, ["LEADVIEW_API_PORT='0'"], id="too small"),
-        pytest.param({"API_PORT": "http"}, ["LEADVIEW_API_PORT='http'", "int"], id="no number"),
-        pytest.param({"API_WORKERS": "0"}, ["LEADVIEW_API_WORKERS"], id="no worker"),
-        pytest.param({"API_REDIS_TIMEOUT": "nan"}, ["LEADVIEW_API_REDIS_TIMEOUT"], id="not a number at all"),
+        pytest.param(ApiSettings, {"API_PORT": "70000"}, ["LEADVIEW_API_PORT='70000'", "<= 65535"], id="too large"),
+        pytest.param(ApiSettings, {"API_PORT": "0"}, ["LEADVIEW_API_PORT='0'"], id="too small"),
+        pytest.param(ApiSettings, {"API_PORT": "http"}, ["LEADVIEW_API_PORT='http'", "int"], id="no number"),
+        pytest.param(ApiSettings, {"API_WORKERS": "0"}, ["LEADVIEW_API_WORKERS"], id="no worker"),
         pytest.param(
-            {"LOG_LEVEL": "loud"}, ["LEADVIEW_LOG_LEVEL='loud'", "debug, info, warning, error"], id="none of several"
+            ApiSettings, {"API_REDIS_TIMEOUT": "nan"}, ["LEADVIEW_API_REDIS_TIMEOUT"], id="not a number at all"
         ),
-        pytest.param({"KEY_RATE_LIMIT": "fast"}, ["LEADVIEW_KEY_RATE_LIMIT='fast'", "100/10s"], id="rate limit"),
-        pytest.param({"DOCS_URL": "docs.example"}, ["LEADVIEW_DOCS_URL='docs.example'", "https://"], id="no scheme"),
-        pytest.param({"REDIS_URL": "http://h"}, ["LEADVIEW_REDIS_URL='http://h'", "redis://"], id="scheme"),
-        pytest.param({"REDIS_URL": "redis://[::1"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="broken URL"),
         pytest.param(
-            {"REDIS_URL": "redis://h:99999"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="port of a URL"
+            ApiSettings,
+            {"LOG_LEVEL": "loud"},
+            ["LEADVIEW_LOG_LEVEL='loud'", "debug, info, warning, error"],
+            id="none of several",
         ),
-        pytest.param({"REDIS_URL": "redis://h:0"}, ["LEADVIEW_REDIS_URL", "65535"], id="port 0 of a URL"),
-        pytest.param({"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"),
-        pytest.param({"XYZZY": "1"}, ["LEADVIEW_XYZZY", "docs/settings.md"], id="unknown"),
-        pytest.param({"API_PROT": ""}, ["LEADVIEW_API_PROT"], id="unknown and empty"),
-        pytest.param({"api_port": "1"}, ["LEADVIEW_api_port"], id="lower case"),
         pytest.param(
+            ApiSettings, {"KEY_RATE_LIMIT": "fast"}, ["LEADVIEW_KEY_RATE_LIMIT='fast'", "100/10s"], id="rate limit"
+        ),
+        pytest.param(
+            ApiSettings, {"DOCS_URL": "docs.example"}, ["LEADVIEW_DOCS_URL='docs.example'", "https://"], id="no scheme"
+        ),
+        pytest.param(
+            ApiSettings, {"REDIS_URL": "http://h"}, ["LEADVIEW_REDIS_URL='http://h'", "redis://"], id="scheme"
+        ),
+        pytest.param(
+            ApiSettings, {"REDIS_URL": "redis://[::1"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="broken URL"
+        ),
+        pytest.param(
+            ApiSettings,
+            {"REDIS_URL": "redis://h:99999"},
+            ["LEADVIEW_REDIS_URL", "invalid host or port"],
+            id="port of a URL",
+        ),
+        pytest.param(ApiSettings, {"REDIS_URL": "redis://h:0"}, ["LEADVIEW_REDIS_URL", "65535"], id="port 0 of a URL"),
+        pytest.param(
+            ApiSettings, {"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"
+        ),
+        pytest.param(ApiSettings, {"XYZZY": "1"}, ["LEADVIEW_XYZZY", "docs/settings.md"], id="unknown"),
+        pytest.param(ApiSettings, {"API_PROT": ""}, ["LEADVIEW_API_PROT"], id="unknown and empty"),
+        pytest.param(ApiSettings, {"api_port": "1"}, ["LEADVIEW_api_port"], id="lower case"),
+        pytest.param(
+            ApiSettings,
             {"XYZZY": "1", "API_PORT": "a", "LOG_LEVEL": "b"},
             ["LEADVIEW_XYZZY", "LEADVIEW_API_PORT", "LEADVIEW_LOG_LEVEL"],
             id="all at once",
         ),
-    ],
-)
-def test_a_bad_or_unknown_setting_is_named(environment: dict[str, str], named: list[str]) -> None:
-    with pytest.raises(SettingsError) as error:
-        load(ApiSettings, {f"LEADVIEW_{name}": text for name, text in environment.items()})
-    assert [part for part in named if part not in str(error.value)] == []
-
-
-@pytest.mark.parametrize(
-    ("environment", "named"),
-    [
-        pytest.param({"BOOTSTRAP_SERVERS": "a:b"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", "host:port"], id="port"),
-        pytest.param({"BOOTSTRAP_SERVERS": "a:1,,b:2"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="no host"),
-        pytest.param({"BOOTSTRAP_SERVERS": "kafka://a:1"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="a URL"),
-        pytest.param({"BOOTSTRAP_SERVERS": "a:0"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="port 0"),
-        pytest.param({"SECURITY_PROTOCOL": "TLS"}, ["PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"], id="protocol"),
         pytest.param(
-            {"SECURITY_PROTOCOL": "SASL_SSL"},
+            ProjectorSettings,
+            {"KAFKA_BOOTSTRAP_SERVERS": "a:b"},
+            ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", "host:port"],
+            id="port",
+        ),
+        pytest.param(
+            ProjectorSettings,
+            {"KAFKA_BOOTSTRAP_SERVERS": "a:1,,b:2"},
+            ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"],
+            id="no host",
+        ),
+        pytest.param(
+            ProjectorSettings,
+            {"KAFKA_BOOTSTRAP_SERVERS": "kafka://a:1"},
+            ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"],
+            id="a URL",
+        ),
+        pytest.param(
+            ProjectorSettings, {"KAFKA_BOOTSTRAP_SERVERS": "a:0"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="port 0"
+        ),
+        pytest.param(
+            ProjectorSettings,
+            {"KAFKA_SECURITY_PROTOCOL": "TLS"},
+            ["PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"],
+            id="protocol",
+        ),
+        pytest.param(
+            ProjectorSettings,
+            {"KAFKA_SECURITY_PROTOCOL": "SASL_SSL"},
             ["LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD"],
             id="SASL without a user",
         ),
         pytest.param(
-            {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_USERNAME": "u"},
+            ProjectorSettings,
+            {"KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT", "KAFKA_SASL_USERNAME": "u"},
             ["SASL_PLAINTEXT needs LEADVIEW_KAFKA_SASL_PASSWORD as well"],
             id="SASL without a password",
         ),
         pytest.param(
-            {"SSL_CA_FILE": "/nothing"}, ["LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", "No such file"], id="no CA file"
+            ProjectorSettings,
+            {"KAFKA_SSL_CA_FILE": "/nothing"},
+            ["LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", "No such file"],
+            id="no CA file",
         ),
-        pytest.param({"SSL_CA_FILE": __file__}, ["LEADVIEW_KAFKA_SSL_CA_FILE", "PEM"], id="no PEM file"),
         pytest.param(
-            {"SSL_CERT_FILE": __file__, "SSL_KEY_FILE": __file__},
+            ProjectorSettings, {"KAFKA_SSL_CA_FILE": __file__}, ["LEADVIEW_KAFKA_SSL_CA_FILE", "PEM"], id="no PEM file"
+        ),
+        pytest.param(
+            ProjectorSettings,
+            {"KAFKA_SSL_CERT_FILE": __file__, "KAFKA_SSL_KEY_FILE": __file__},
             ["LEADVIEW_KAFKA_SSL_CERT_FILE and LEADVIEW_KAFKA_SSL_KEY_FILE"],
             id="no certificate",
         ),
-        pytest.param({"SSL_KEY_FILE": __file__}, ["without LEADVIEW_KAFKA_SSL_CERT_FILE"], id="a key alone"),
+        pytest.param(
+            ProjectorSettings,
+            {"KAFKA_SSL_KEY_FILE": __file__},
+            ["without LEADVIEW_KAFKA_SSL_CERT_FILE"],
+            id="a key alone",
+        ),
+        *(
+            pytest.param(
+                process,
+                {"REDIS_TLS_CA_FILE": "/nothing"},
+                ["LEADVIEW_REDIS_TLS_CA_FILE='/nothing' is not valid: the file cannot be"],
+                id=f"no CA of Redis, {process.__name__}",
+            )
+            for process in PROCESSES
+        ),
     ],
 )
-def test_what_would_end_in_a_traceback_is_named(environment: dict[str, str], named: list[str]) -> None:
+def test_what_is_bad_or_unknown_is_named(
+    process: type[RedisSettings], environment: dict[str, str], named: list[str]
+) -> None:
+    """Also what would end in a traceback later."""
     with pytest.raises(SettingsError) as error:
-        load(ProjectorSettings, {f"LEADVIEW_KAFKA_{name}": text for name, text in environment.items()})
+        load(process, {f"LEADVIEW_{name}": text for name, text in environment.items()})
     assert [part for part in named if part not in str(error.value)] == []
 
 
 @pytest.mark.parametrize("text", ["h", "h:9092", "a:1,b:2", "a:1, b:2", "[::1]:9092", "10.0.0.1:9092"])
 def test_addresses_of_brokers(text: str) -> None:
     assert load(ProjectorSettings, {"LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": text}).kafka_bootstrap_servers == text
-
-
-@pytest.mark.parametrize("process", PROCESSES)
-def test_files_of_redis_are_read(process: type[RedisSettings]) -> None:
-    with pytest.raises(SettingsError, match="LEADVIEW_REDIS_TLS_CA_FILE='/nothing' is not valid: the file cannot be"):
-        load(process, {"LEADVIEW_REDIS_TLS_CA_FILE": "/nothing"})
 
 
 def test_settings_of_another_process_are_not_an_error() -> None:

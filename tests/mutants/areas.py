@@ -182,7 +182,7 @@ AREAS = (
         (
             "unit/api_request",
             "unit/api_limits",
-            "unit/api_memory",
+            "unit/api_bounds",
             "unit/api_edge",
             "service/api_requests",
             "service/api_edge",
@@ -199,7 +199,7 @@ AREAS = (
         20,
         ("api/redis/servers.py", "api/redis/serving.py", "api/redis/store.py"),
         (
-            "unit/turns",
+            "unit/api_bounds",
             "service/api_serving",
             "service/api_large",
             "service/api_connection",
@@ -228,7 +228,7 @@ AREAS = (
         (
             "unit/batch",
             "unit/observations",
-            "unit/preflight",
+            "unit/rebuild",
             "service/line",
             "service/shown",
             "service/catching_up",
@@ -253,7 +253,7 @@ AREAS = (
         ("projector/rebuild/*.py",),
         (
             "unit/control_record",
-            "unit/preflight",
+            "unit/rebuild",
             "service/preconditions",
             "service/promote",
             "service/rebuild",
@@ -288,7 +288,7 @@ AREAS = (
             "projector/verify/[!_]*.py",
         ),
         (
-            "unit/report",
+            "unit/rebuild",
             "unit/problems",
             "unit/observations",
             "service/verify_access",

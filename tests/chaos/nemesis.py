@@ -154,7 +154,7 @@ class Nemesis:
         name = " with ".join(fault.name for fault in faults)
         try:
             world.catch_up()
-            world.settle()
+            world.wait_until(world.is_settled, "each partition is read by one of the projectors")
         except TimeoutError as error:
             raise TimeoutError(f"after {name}: {error}") from error
         for window in windows:

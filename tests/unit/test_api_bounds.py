@@ -104,7 +104,7 @@ def name(number: int) -> bytes:
 
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
 @given(numbers=st.lists(st.integers(0, 200), max_size=400))
-def test_it_never_holds_more_and_never_an_old_value(most: int, numbers: list[int]) -> None:
+def test_recent_values_are_never_more_and_never_old(most: int, numbers: list[int]) -> None:
     recent: Recent[int] = Recent(most)
     last: dict[int, int] = {}
     for place, number in enumerate(numbers):
@@ -115,7 +115,7 @@ def test_it_never_holds_more_and_never_an_old_value(most: int, numbers: list[int
     assert sum(recent.get(name(number)) is not None for number in range(201)) <= max(2, most)
 
 
-def test_what_is_used_is_kept() -> None:
+def test_a_recent_value_that_is_used_is_kept() -> None:
     recent: Recent[int] = Recent(100)
     recent.put(b"used", 1)
     for number in range(1000):

@@ -78,7 +78,7 @@ def test_a_key(start: bytes) -> None:
         pytest.param(b"Bearer " + SENT[:20] + b"}" + SENT[21:], InvalidApiKey, id="leaves the hash tag"),
     ],
 )
-def test_refused(header: bytes | None, error: type[ApiError]) -> None:
+def test_a_key_that_is_refused(header: bytes | None, error: type[ApiError]) -> None:
     with pytest.raises(error) as raised:
         credentials(header)
     assert KEY[8:] not in str(raised.value)
@@ -183,7 +183,7 @@ def make(kind: type[ApiError]) -> ApiError:
 
 
 @pytest.mark.parametrize("kind", ANSWERED)
-def test_bodies(kind: type[ApiError]) -> None:
+def test_the_body_of_an_error(kind: type[ApiError]) -> None:
     answer = error_response(make(kind), b"the-id", None)
     body = orjson.loads(answer.body)
     expected = ["error", "message", "status", "request_id"]
@@ -199,12 +199,12 @@ def test_bodies(kind: type[ApiError]) -> None:
 
 @pytest.mark.parametrize("docs_url", ["https://docs.example/leadview", "https://docs.example/leadview/"])
 @pytest.mark.parametrize("kind", ANSWERED)
-def test_bodies_link_to_the_description_of_their_code(kind: type[ApiError], docs_url: str) -> None:
+def test_bodies_of_errors_link_to_the_description_of_their_code(kind: type[ApiError], docs_url: str) -> None:
     body = orjson.loads(error_response(make(kind), b"the-id", docs_url).body)
     assert body["docs_url"] == f"https://docs.example/leadview/errors.html#{kind.code}"
 
 
-def test_reasons_are_not_sent() -> None:
+def test_reasons_of_errors_are_not_sent() -> None:
     answer = error_response(errors.Unavailable("LOADING of 10.0.0.7"), b"x", None)
     assert b"10.0.0.7" not in answer.body
 
@@ -224,7 +224,7 @@ async def nothing() -> dict[str, Any]:
     return {}
 
 
-async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -260,11 +260,11 @@ def write(log: RequestLog, status: int, error: Exception | None = None) -> None:
     ("mode", "lowest"),
     [pytest.param("off", 1000, id="off"), pytest.param("errors", 400, id="errors"), pytest.param("all", 0, id="all")],
 )
-def test_the_lowest_status(mode: RequestLogMode, lowest: int) -> None:
+def test_the_lowest_status_that_is_logged(mode: RequestLogMode, lowest: int) -> None:
     assert RequestLog(mode).lowest == lowest
 
 
-def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     write(RequestLog(), 503, Unavailable("there is no connection to Redis"))
     [record] = caplog.records
     fields = vars(record)
@@ -282,7 +282,7 @@ def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert KEY[8:] not in str(fields)
 
 
-def test_a_few_4xx_and_every_5xx(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_few_4xx_and_every_5xx_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = 10.5
     log = RequestLog(clock=lambda: now)
@@ -298,7 +298,7 @@ def test_a_few_4xx_and_every_5xx(caplog: pytest.LogCaptureFixture) -> None:
     assert vars(caplog.records[0]).get("skipped", 0) + skipped == 20
 
 
-def test_all_are_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_responses_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = RequestLog("all", clock=lambda: 1.0)
     for status in [200, 304, 404] * SAMPLE:

@@ -122,7 +122,7 @@ def test_which_generation_is_not_dropped(found: ControlRecord, wanted: int | Non
         generations._choose(found, wanted)
 
 
-def test_states() -> None:
+def test_states_of_generations() -> None:
     found = record(3, 1, 1, 2, 3, 4, filling=(4,), dropping=(5,))
     assert [generation.state for generation in _generations(found)] == ["former", "kept", "live", "filling", "dropping"]
     assert _generations(record(1, 0, 1, 2))[1].state == "complete"

@@ -130,7 +130,7 @@ def offsets(found: Accepted) -> list[str]:
         pytest.param(accepted(dropped="1-5"), "3", ["3"], "1-2,4-5", id="a dropped one is accepted again"),
     ],
 )
-def test_accept(before: Accepted, ranges: str, after: list[str], dropped: str) -> None:
+def test_records_are_accepted(before: Accepted, ranges: str, after: list[str], dropped: str) -> None:
     found = before.accept(Ranges.parse(ranges), TIME + 1, "new")
     assert offsets(found) == after
     assert found.acceptances[-1] == Acceptance(Ranges.parse(ranges), TIME + 1, "new")
@@ -146,12 +146,12 @@ def test_accept(before: Accepted, ranges: str, after: list[str], dropped: str) -
         pytest.param(accepted("1-5", dropped="9"), "9", ["1-5"], "9", id="again"),
     ],
 )
-def test_drop(before: Accepted, ranges: str, after: list[str], dropped: str) -> None:
+def test_accepted_records_are_dropped(before: Accepted, ranges: str, after: list[str], dropped: str) -> None:
     found = before.drop(Ranges.parse(ranges))
     assert (offsets(found), str(found.dropped)) == (after, dropped)
 
 
-def test_find() -> None:
+def test_an_acceptance_is_found() -> None:
     found = accepted("1-5", "9", dropped="7")
     assert found.find(0) is None
     assert found.find(5) == Acceptance(Ranges.parse("1-5"), TIME, "1-5")
@@ -162,11 +162,11 @@ def test_find() -> None:
 
 
 @pytest.mark.parametrize("found", [accepted(), accepted("1-5", "9"), accepted(dropped="7"), accepted("1", dropped="7")])
-def test_the_text_is_read_back(found: Accepted) -> None:
+def test_the_text_of_what_is_accepted_is_read_back(found: Accepted) -> None:
     assert Accepted.parse(found.text) == found
 
 
-def test_the_text_is_compact() -> None:
+def test_the_text_of_what_is_accepted_is_compact() -> None:
     assert accepted("120-420,500", dropped="7").text == (
         '{"accepted":[["120-420,500",1767225600000,"120-420,500"]],"dropped":"7"}'
     )
@@ -178,7 +178,7 @@ def test_no_text_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", '{"accepted":[["1-",1,""]]}', '{"dropped":7}', '{"accepted":[["1"]]}', "[]"])
-def test_wrong_texts(text: str) -> None:
+def test_wrong_texts_of_what_is_accepted(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of msgspec, or of `Ranges`
         Accepted.parse(text)
 

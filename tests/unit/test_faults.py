@@ -343,7 +343,7 @@ def test_no_field_of_the_examples_is_unknown(type_: str) -> None:
     assert unknown_fields(Record("t", 0, 0, 0, b"", value, (), kind)) == []
 
 
-def test_headers() -> None:
+def test_unknown_headers() -> None:
     most = ["ce_specversion", "ce_id", "ce_source", "ce_type", "content-type"]
     assert [fault.path for fault in unknown_headers([*most, "ce_tiem", "tiem"])] == ["headers.ce_tiem"]
     assert unknown_headers([*most, "ce_time", "ce_tiem", "ce_traceparent"]) == []

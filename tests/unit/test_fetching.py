@@ -97,7 +97,7 @@ def said(found: Record) -> str:
         pytest.param([(b"h%d" % number, b"") for number in range(MAX_HEADERS)], [], id="as many as there may be"),
     ],
 )
-def test_headers(headers: Sequence[Header], names: list[str]) -> None:
+def test_headers_of_records(headers: Sequence[Header], names: list[str]) -> None:
     """A header that is not ours is ignored, and the records around it are there."""
     records, _ = unpack(batch([THREE[0], record(1, b"key", b"value", headers), THREE[2]], codec=ZSTD))
     assert [found.problem for found in records] == [None, None, None]
@@ -254,7 +254,7 @@ def test_offsets_that_are_not_in_order(
 
 
 @pytest.mark.parametrize(("time", "expected"), [(-5, 0), (2**62, 2**48 - 1), (1234, 1234)])
-def test_times(time: int, expected: int) -> None:
+def test_times_of_records(time: int, expected: int) -> None:
     records, _ = unpack(batch([record(0, b"k", b"v", time=time), record(1, b"k", bytes(9000), time=time)]))
     assert [found.timestamp for found in records] == [expected, expected]
 
@@ -454,7 +454,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def test_it_knows_no_request_of_kafka() -> None:
+async def test_what_answers_knows_no_request_of_kafka() -> None:
     async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
         at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match=f"what answers at {at} is not Kafka 0.11 or later"):

@@ -49,12 +49,12 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.job_lock("erase", ORGANIZATION), b"lv3:task:" + TAG[3:] + b":erase", id="lock of a job"),
     ],
 )
-def test_name(name: bytes, expected: bytes) -> None:
+def test_name_of_a_key(name: bytes, expected: bytes) -> None:
     assert name == expected
     assert name.startswith(names.PREFIX)
 
 
-def test_fields() -> None:
+def test_names_of_fields() -> None:
     assert names.position("crm.leads", 3) == "crm.leads:3"
     assert names.dead_letter("crm.leads", 3, 42) == "crm.leads:3:42"
     assert names.target("crm.leads", 3) == "target:crm.leads:3"

@@ -32,7 +32,7 @@ MIB = 1_048_576
         pytest.param((1,), 0, (30, 150, "the machine's memory"), id="no bound in Redis"),
     ],
 )
-def test_memory(writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]) -> None:
+def test_memory_for_a_rebuild(writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]) -> None:
     memory = Memory(40 * MIB, limit, "noeviction", at_start=10 * MIB, resident=50 * MIB, machine=200 * MIB)
     needed, free, bound = rebuild._memory([memory], control.state_of(1, *writing))
     assert (needed // MIB, free // MIB, bound) == expected
@@ -48,7 +48,7 @@ def test_memory(writing: tuple[int, ...], limit: int, expected: tuple[int, int, 
         pytest.param(Retention("delete", -1, -1), False, id="delete without a bound keeps everything"),
     ],
 )
-def test_retention(kept: Retention, is_problem: bool) -> None:
+def test_retention_of_topics(kept: Retention, is_problem: bool) -> None:
     topic = Topic("crm.leads", exists=True, allowed=True, partitions=(LEADS,), leaderless=(), retention=kept)
     assert bool(rebuild._of_topics([topic])) == is_problem
     assert kept.deletes == is_problem

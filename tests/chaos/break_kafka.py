@@ -17,7 +17,9 @@ _MOST_PARTITIONS = 6
 def partitions_raised(world: World, random: Random) -> Iterator[None]:
     kind = random.choice(resources.KINDS)
     if world.partitions[kind] < _MOST_PARTITIONS:
-        world.add_partition(kind)
+        with world.publishing:
+            world.partitions[kind] += 1
+            world.leadview.topics.add_partitions(kind, world.partitions[kind])
     yield
 
 

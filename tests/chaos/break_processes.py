@@ -1,17 +1,18 @@
-"""Faults of projectors and the API, and a tenant that does its worst. Each begins on entry and ends on exit."""
+"""Faults of processes, and a tenant that does its worst. Each begins on entry and ends on exit."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 from devstack.child import Child
 from devstack.programs import environment
+from devstack.redis_server import RedisServer
 from schemas import api_keys
 from tests.chaos.greedy import FREE, PAID
-from tests.chaos.world import World
+from tests.chaos.world import Strike, World
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 
@@ -22,38 +23,40 @@ _CONNECTIONS = 64
 _LIMITS = {"key": {"quota": 100, "window_seconds": 10}, "organization": {"quota": 100, "window_seconds": 10}}
 
 
-@contextmanager
-def projector_killed(world: World, random: Random) -> Iterator[None]:
-    name = random.choice([*world.projectors])
-    world.projectors[name].kill()
-    yield
-    world.start_projector(name)
+def projectors_end(by: Callable[[Child], object], *, all_of_them: bool = False) -> Strike:
+    """One of the projectors or all of them end in this way, and are started again."""
+
+    @contextmanager
+    def strike(world: World, random: Random) -> Iterator[None]:
+        names = [*world.projectors] if all_of_them else [random.choice([*world.projectors])]
+        for name in names:
+            by(world.projectors[name])
+        yield
+        for name in names:
+            world.start_projector(name)
+
+    return strike
 
 
-@contextmanager
-def projectors_killed(world: World, _: Random) -> Iterator[None]:
-    for projector in world.projectors.values():
-        projector.kill()
-    yield
-    for name in [*world.projectors]:
-        world.start_projector(name)
+def stands_still(chosen: Callable[[World, Random], Child | RedisServer]) -> Strike:
+    """What is chosen stands still, and resumes with all that it believed."""
+
+    @contextmanager
+    def strike(world: World, random: Random) -> Iterator[None]:
+        process = chosen(world, random)
+        process.pause()
+        yield
+        process.resume()
+
+    return strike
 
 
-@contextmanager
-def projector_stopped(world: World, random: Random) -> Iterator[None]:
-    """As a deployment does."""
-    name = random.choice([*world.projectors])
-    world.projectors[name].stop()
-    yield
-    world.start_projector(name)
+def any_projector(world: World, random: Random) -> Child:
+    return world.projectors[random.choice([*world.projectors])]
 
 
-@contextmanager
-def projector_paused(world: World, random: Random) -> Iterator[None]:
-    projector = world.projectors[random.choice([*world.projectors])]
-    projector.pause()
-    yield
-    projector.resume()
+def any_api(world: World, random: Random) -> Child:
+    return random.choice(world.apis)
 
 
 @contextmanager
@@ -62,15 +65,6 @@ def api_killed(world: World, random: Random) -> Iterator[None]:
     world.apis[number].kill()
     yield
     world.restart_api(number)
-
-
-@contextmanager
-def api_paused(world: World, random: Random) -> Iterator[None]:
-    """The process resumes with all that it believed."""
-    api = random.choice(world.apis)
-    api.pause()
-    yield
-    api.resume()
 
 
 @contextmanager

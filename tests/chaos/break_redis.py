@@ -1,17 +1,21 @@
-"""Faults of Redis, and of the network between Redis and the others. Each begins on entry and ends on exit."""
+"""Faults of Redis, of its shards, and of the network between Redis and the others. Each begins on entry and ends on
+exit.
+"""
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from random import Random
 
-from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
+from schemas import names
+from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import CaughtUp, now
-from tests.chaos.world import World
+from tests.chaos.world import Strike, World
 from tests.harness.waiting import wait_until
 
 
@@ -20,13 +24,6 @@ def redis_killed(world: World, _: Random) -> Iterator[None]:
     world.redis.kill()
     yield
     world.redis.restart()
-
-
-@contextmanager
-def redis_paused(world: World, _: Random) -> Iterator[None]:
-    world.redis.pause()
-    yield
-    world.redis.resume()
 
 
 @contextmanager
@@ -129,37 +126,32 @@ def failover(world: World, _: Random) -> Iterator[None]:
     world.lost(began_at, back_to)
 
 
-@contextmanager
-def _with(proxy: FaultyProxy, faults: Faults) -> Iterator[None]:
-    proxy.faults = faults
-    yield
-    proxy.faults = Faults()
+def no_fault(_: Random) -> Faults:
+    return Faults()
 
 
-@contextmanager
-def latency(world: World, random: Random) -> Iterator[None]:
-    late, later = (Faults(delay_seconds=random.uniform(0.01, most), both_ways=True) for most in (0.1, 0.3))
-    with _with(world.to_api, late), _with(world.to_projector, later):
+def proxied(api: Callable[[Random], Faults] = no_fault, projectors: Callable[[Random], Faults] = no_fault) -> Strike:
+    """The proxies on the ways of the API and of the projectors have these faults."""
+
+    @contextmanager
+    def strike(world: World, random: Random) -> Iterator[None]:
+        world.to_api.faults, world.to_projector.faults = api(random), projectors(random)
         yield
+        world.to_api.faults = world.to_projector.faults = Faults()
+
+    return strike
 
 
-@contextmanager
-def sliced(world: World, random: Random) -> Iterator[None]:
-    small, larger = (Faults(slice_bytes=random.randint(*sizes), both_ways=True) for sizes in ((1, 7), (50, 400)))
-    with _with(world.to_api, small), _with(world.to_projector, larger):
-        yield
+def late(most_seconds: float) -> Callable[[Random], Faults]:
+    return lambda random: Faults(delay_seconds=random.uniform(0.01, most_seconds), both_ways=True)
 
 
-@contextmanager
-def api_stalled(world: World, _: Random) -> Iterator[None]:
-    with _with(world.to_api, Faults(stalled=True)):
-        yield
+def sliced(least: int, most: int) -> Callable[[Random], Faults]:
+    return lambda random: Faults(slice_bytes=random.randint(least, most), both_ways=True)
 
 
-@contextmanager
-def projector_stalled(world: World, _: Random) -> Iterator[None]:
-    with _with(world.to_projector, Faults(stalled=True)):
-        yield
+def stalled(_: Random) -> Faults:
+    return Faults(stalled=True)
 
 
 @contextmanager
@@ -185,6 +177,140 @@ def half_closed(world: World, _: Random) -> Iterator[None]:
     world.to_api.half_close()
     world.to_projector.half_close()
     yield
+
+
+# Of a cluster, each of these harms one shard, and the others must not notice it.
+
+_EARLY_SHARE = 0.3
+_UNFILLED_SHARE = 0.5
+
+
+@contextmanager
+def shard_emptied(world: World, random: Random) -> Iterator[None]:
+    """While no projector can fill it again, `status` says that a shard is not complete."""
+    server, organizations = _any_shard(world, random)
+    yield
+    began_at = now()
+    world.unavailable(organizations)
+    with world.asleep(*world.projectors.values()), server.client() as client:
+        client.flushall()
+        dark_from = now()
+        world.expect_incomplete_shards("a shard was emptied")
+        dark_until = now()
+    world.lost(began_at, -inf, (dark_from, world.dark_until(dark_until)), organizations)
+    # A shard is complete when it holds all that the topics held.
+    world.history.caught_up.append(CaughtUp(began_at, now()))
+
+
+@contextmanager
+def shard_went_back(world: World, random: Random) -> Iterator[None]:
+    """A primary is restarted with an old copy of its data."""
+    server, organizations = _any_shard(world, random)
+    back_to = now()
+    copy(server, world.directory / "copy")
+    yield
+    began_at = now()
+    world.unavailable(organizations)
+    server.kill()
+    restore(server, world.directory / "copy")
+    world.lost(began_at, back_to, organizations=organizations)
+    world.cluster.wait_until_in_step(world.primaries.index(server))
+
+
+@contextmanager
+def shard_failover(world: World, random: Random) -> Iterator[None]:
+    """A replica that is behind is promoted: what its primary acknowledged meanwhile is lost."""
+    server, organizations = _any_shard(world, random)
+    number = world.primaries.index(server)
+    back_to = now()
+    with world.cluster.losing(number):
+        yield
+        began_at = now()
+        world.unavailable(organizations)
+        world.cluster.fail_over(number)
+    world.lost(began_at, back_to, organizations=organizations)
+    world.cluster.join(number)
+
+
+@contextmanager
+def shard_killed(world: World, random: Random) -> Iterator[None]:
+    """A primary is killed and restarted with all of its data."""
+    server = unavailable_shard(world, random)
+    server.kill()
+    yield
+    server.restart()
+    world.cluster.wait_until_in_step(world.primaries.index(server))
+
+
+@contextmanager
+def shard_lost(world: World, random: Random) -> Iterator[None]:
+    """A shard is lost for good, and its slots are given, empty, to another one. Later a new, empty one takes its place.
+
+    The heir may answer 503 for what it had before as well: it is not complete. The new shard may get the slots before
+    the projectors have filled them again.
+    """
+    lost, heir = random.sample(world.primaries, 2)
+    number, organizations = world.primaries.index(lost), world.organizations_of(lost)
+    began_at = now()
+    world.unavailable(frozenset(ORGANIZATIONS))  # until all nodes agree about the slots
+    nobody_fills = random.random() < _UNFILLED_SHARE
+    with world.asleep(*world.projectors.values() if nobody_fills else ()):
+        world.cluster.lose(number, heir)
+        dark_from = dark_until = now()
+        if nobody_fills:
+            world.expect_incomplete_shards("a shard was lost")
+            dark_until = now()
+    yield
+    early = random.random() < _EARLY_SHARE
+    if early:
+        world.cluster.replace(number)
+    last_dark = world.dark_until(dark_until)
+    # The heir may have been complete before the new shard came, which is not.
+    world.lost(began_at, -inf, (dark_from, dark_until if early else last_dark), organizations)
+    # The heir is complete when it holds all that the topics held.
+    world.history.caught_up.append(CaughtUp(began_at, now()))
+    if not early:
+        world.cluster.replace(number)
+
+
+@contextmanager
+def copy_moved(world: World, random: Random) -> Iterator[None]:
+    """The slot of a copy of the control record is moved to another shard, and back."""
+    tag = random.choice(world.leadview.state().copies)
+    with _moved(world, random, names.tag_slot(tag.encode())):
+        yield
+
+
+@contextmanager
+def organization_moved(world: World, random: Random) -> Iterator[None]:
+    """The slot of an organization is moved to another shard, and back.
+
+    While both have a part of its keys, Redis answers TRYAGAIN; on a busy machine, longer than a request waits.
+    """
+    organization = random.choice(ORGANIZATIONS)
+    world.unavailable(frozenset({organization}))
+    with _moved(world, random, names.tag_slot(names.tag(names.organization(organization)))):
+        yield
+
+
+@contextmanager
+def _moved(world: World, random: Random, slot: int) -> Iterator[None]:
+    owner = world.cluster.owner(slot)
+    world.cluster.move_slot(slot, random.choice([server for server in world.primaries if server is not owner]))
+    yield
+    world.cluster.move_slot(slot, owner)
+
+
+def _any_shard(world: World, random: Random) -> tuple[RedisServer, frozenset[str]]:
+    server = random.choice(world.primaries)
+    return server, world.organizations_of(server)
+
+
+def unavailable_shard(world: World, random: Random) -> RedisServer:
+    """Returns any shard, of which it is noted that it is not there from now on."""
+    server, organizations = _any_shard(world, random)
+    world.unavailable(organizations)
+    return server
 
 
 def copy(server: RedisServer, target: Path) -> None:

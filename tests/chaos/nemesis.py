@@ -1,23 +1,25 @@
 """The nemesis: one fault after the other. Each lasts for a while and ends, and then everything has to recover."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from random import Random
 from typing import Literal
 
 from msgspec import Struct
 
-from tests.chaos import break_cluster, break_kafka, break_operations, break_processes, break_redis
+from devstack.child import Child
+from tests.chaos import break_kafka, break_redis, operators
+from tests.chaos.break_processes import any_api, any_projector, api_killed, greedy_tenant, projectors_end, stands_still
+from tests.chaos.break_redis import late, proxied, sliced, stalled, unavailable_shard
 from tests.chaos.history import Window, now
-from tests.chaos.world import World
+from tests.chaos.world import Strike, World
 
 _QUIET_SECONDS = (1.0, 1.0, 1.0, 6.0)
 """Longer now and then: only in a quiet time is it judged whether a change of access is late."""
 
 Needs = Literal["", "brokers", "address", "sentinel", "cluster"]
-Strike = Callable[[World, Random], AbstractContextManager[None]]
 
 
 class Fault(Struct, frozen=True):
@@ -49,20 +51,20 @@ _SESSION_SECONDS = 2.0
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("projector-killed", break_processes.projector_killed, beside=True),
-        Fault("projectors-killed", break_processes.projectors_killed),
-        Fault("projector-stopped", break_processes.projector_stopped),
-        Fault("projector-paused", break_processes.projector_paused, seconds=(0.2, 1.0), beside=True),
+        Fault("projector-killed", projectors_end(Child.kill), beside=True),
+        Fault("projectors-killed", projectors_end(Child.kill, all_of_them=True)),
+        Fault("projector-stopped", projectors_end(Child.stop)),
+        Fault("projector-paused", stands_still(any_projector), seconds=(0.2, 1.0), beside=True),
         Fault(
             "projector-zombie",
-            break_processes.projector_paused,
+            stands_still(any_projector),
             seconds=(2 * _SESSION_SECONDS, 3 * _SESSION_SECONDS),
             beside=True,
         ),
-        Fault("api-killed", break_processes.api_killed, NO_ANSWER, inside=True),
-        Fault("api-paused", break_processes.api_paused, NO_ANSWER | UNAVAILABLE),
+        Fault("api-killed", api_killed, NO_ANSWER, inside=True),
+        Fault("api-paused", stands_still(any_api), NO_ANSWER | UNAVAILABLE),
         Fault("redis-killed", break_redis.redis_killed, UNAVAILABLE, inside=True, needs="address"),
-        Fault("redis-paused", break_redis.redis_paused, UNAVAILABLE, inside=True, needs="address"),
+        Fault("redis-paused", stands_still(lambda world, _: world.redis), UNAVAILABLE, inside=True, needs="address"),
         Fault(
             "redis-went-back",
             break_redis.redis_went_back,
@@ -85,27 +87,27 @@ FAULTS = {
         ),
         Fault("redis-two-masters", break_redis.two_masters, UNAVAILABLE, inside=True, needs="sentinel"),
         Fault("scripts-flushed", break_redis.scripts_flushed),
-        Fault("shard-emptied", break_cluster.shard_emptied, inside=True, needs="cluster"),
-        Fault("shard-went-back", break_cluster.shard_went_back, seconds=(0.5, 4.0), inside=True, needs="cluster"),
-        Fault("shard-failover", break_cluster.shard_failover, seconds=(0.5, 3.0), inside=True, needs="cluster"),
-        Fault("shard-killed", break_cluster.shard_killed, inside=True, needs="cluster"),
-        Fault("shard-paused", break_cluster.shard_paused, inside=True, needs="cluster"),
-        Fault("shard-lost", break_cluster.shard_lost, seconds=(0.5, 3.0), needs="cluster"),
-        Fault("copy-moved", break_cluster.copy_moved, seconds=(1.0, 3.0), inside=True, needs="cluster"),
-        Fault("organization-moved", break_cluster.organization_moved, inside=True, needs="cluster"),
-        Fault("latency", break_redis.latency, seconds=(1.0, 3.0), inside=True, needs="address"),
-        Fault("sliced", break_redis.sliced, seconds=(1.0, 3.0), inside=True, needs="address"),
-        Fault("api-stalled", break_redis.api_stalled, UNAVAILABLE, needs="address"),
-        Fault("projector-stalled", break_redis.projector_stalled, seconds=(0.5, 4.0), needs="address"),
+        Fault("shard-emptied", break_redis.shard_emptied, inside=True, needs="cluster"),
+        Fault("shard-went-back", break_redis.shard_went_back, seconds=(0.5, 4.0), inside=True, needs="cluster"),
+        Fault("shard-failover", break_redis.shard_failover, seconds=(0.5, 3.0), inside=True, needs="cluster"),
+        Fault("shard-killed", break_redis.shard_killed, inside=True, needs="cluster"),
+        Fault("shard-paused", stands_still(unavailable_shard), inside=True, needs="cluster"),
+        Fault("shard-lost", break_redis.shard_lost, seconds=(0.5, 3.0), needs="cluster"),
+        Fault("copy-moved", break_redis.copy_moved, seconds=(1.0, 3.0), inside=True, needs="cluster"),
+        Fault("organization-moved", break_redis.organization_moved, inside=True, needs="cluster"),
+        Fault("latency", proxied(late(0.1), late(0.3)), seconds=(1.0, 3.0), inside=True, needs="address"),
+        Fault("sliced", proxied(sliced(1, 7), sliced(50, 400)), seconds=(1.0, 3.0), inside=True, needs="address"),
+        Fault("api-stalled", proxied(api=stalled), UNAVAILABLE, needs="address"),
+        Fault("projector-stalled", proxied(projectors=stalled), seconds=(0.5, 4.0), needs="address"),
         Fault("refused", break_redis.refused, UNAVAILABLE, inside=True, needs="address"),
         Fault("reset", break_redis.reset, UNAVAILABLE, inside=True, needs="address"),
         Fault("half-closed", break_redis.half_closed, UNAVAILABLE, inside=True, needs="address"),
         Fault("partitions-raised", break_kafka.partitions_raised, beside=True, groups=True),
         Fault("topic-recreated", break_kafka.topic_recreated, seconds=(0.0, 0.1), groups=True),
-        Fault("rolled-back", break_operations.rolled_back, beside=True, groups=True),
-        Fault("dropped-asleep", break_operations.dropped_asleep, beside=True),
-        Fault("command-suspended", break_operations.command_suspended, beside=True, alone=False),
-        Fault("greedy-tenant", break_processes.greedy_tenant, seconds=(2.0, 4.0)),
+        Fault("rolled-back", operators.rolled_back, beside=True, groups=True),
+        Fault("dropped-asleep", operators.dropped_asleep, beside=True),
+        Fault("command-suspended", operators.command_suspended, beside=True, alone=False),
+        Fault("greedy-tenant", greedy_tenant, seconds=(2.0, 4.0)),
         Fault("leader-killed", break_kafka.leader_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-killed", break_kafka.coordinator_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-paused", break_kafka.coordinator_paused, seconds=(1.0, 6.0), needs="brokers", beside=True),
@@ -152,7 +154,7 @@ class Nemesis:
         name = " with ".join(fault.name for fault in faults)
         try:
             world.catch_up()
-            world.settle()
+            world.wait_until(world.is_settled, "each partition is read by one of the projectors")
         except TimeoutError as error:
             raise TimeoutError(f"after {name}: {error}") from error
         for window in windows:

@@ -18,7 +18,7 @@ from tests.chaos.checker import Checker, Verdict
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, Writer, key_text
 from tests.chaos.history import now
 from tests.chaos.nemesis import Fault, Nemesis
-from tests.chaos.operator import Operator
+from tests.chaos.operators import Operator
 from tests.chaos.pulse import Probe, Pulse
 from tests.chaos.reader import Reader
 from tests.chaos.world import World

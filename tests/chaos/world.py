@@ -5,9 +5,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, Self
 
 import msgspec
@@ -197,14 +198,8 @@ class World:
         self.leadview.publish_all([*self.again(kind), *self.others.get(kind, ())])
 
     def command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Finished:
-        """An operator's command, to its end. Raises subprocess.TimeoutExpired.
-
-        A rebuild has the usual priority: as it is delivered, it would wait until a busy machine is idle.
-        """
-        if words[0] == "rebuild":
-            words = (*words, "--max-latency", "0")
-        settings = {"redis_url": self._url(self.to_projector), "kafka_session_timeout": 2}
-        return self.leadview.run(*words, command=program, **settings)
+        """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
+        return self.leadview.run(*_usual(words), command=program, **self._operators_settings())
 
     def succeed(self, *words: str, program: Sequence[str] = PROJECTOR) -> None:
         """Run an operator's command, and again after a failure, until it succeeds. Raises TimeoutError."""
@@ -234,16 +229,11 @@ class World:
         """Drop every generation but the live one. Raises TimeoutError."""
         self.wait_until(self._is_alone, "only the live generation is left")
 
-    def status(self) -> dict[str, Any]:
-        """Returns what `status --json` says, whether all is well or not; nothing if it says nothing."""
-        stdout = self.command("status", "--json").stdout
-        return dict(orjson.loads(stdout)) if stdout else {}
-
     def expect_incomplete_shards(self, because: str) -> None:
-        """Note what is wrong if `status` does not say that a shard is incomplete."""
-        status = self.status()
-        if not status.get("incomplete_shards"):
-            self.wrong.append(f"{because}, and status says {status}")
+        """Note what is wrong if `status --json` does not say that a shard is incomplete, whether all is well or not."""
+        said = self.command("status", "--json").stdout
+        if not said or not orjson.loads(said).get("incomplete_shards"):
+            self.wrong.append(f"{because}, and status says {said}")
 
     def unexplained_keys(self) -> list[str]:
         """Returns what is wrong with the keys of generations: the control record neither writes nor drops theirs."""
@@ -256,12 +246,6 @@ class World:
             f"{count} keys of generation {number}, such as {next(key for key in found if found[key] == number)!r}"
             for number, count in Counter(found.values()).items()
         ]
-
-    def add_partition(self, kind: resources.Kind) -> None:
-        """Add a partition to the topic of this kind."""
-        with self.publishing:
-            self.partitions[kind] += 1
-            self.leadview.topics.add_partitions(kind, self.partitions[kind])
 
     def new_redis(self) -> RedisServer:
         """Start another server, which is empty."""
@@ -279,18 +263,12 @@ class World:
         self.to_projector.switch(server.port)
         self.to_api.switch(server.port)
 
-    def live(self) -> int:
-        """Returns the generation that is served; 0 if there is none or Redis is not available."""
-        with suppress(*ABSENT):
-            return number_of(self.leadview.state().live) if self.leadview.is_served() else 0
-        return 0
-
     def start_command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Child:
         """Start an operator's command whose process may be killed or stand still. Its log is its own."""
-        if words[0] == "rebuild":
-            words = (*words, "--max-latency", "0")
-        settings: dict[str, Any] = {"redis_url": self._url(self.to_projector), "kafka_session_timeout": 2}
-        return self.leadview.start(*words, command=program, **settings)
+        return self.leadview.start(*_usual(words), command=program, **self._operators_settings())
+
+    def _operators_settings(self) -> dict[str, Any]:
+        return {"redis_url": self._url(self.to_projector), "kafka_session_timeout": 2}
 
     def dark_until(self, certain: float) -> float:
         """Wait until the live generation is complete again. Returns the last time at which it certainly was not, which
@@ -304,12 +282,6 @@ class World:
         wait_until(lambda: self._has_applied(end_offsets), "all is applied again", seconds)
         wait_until(self._is_served_by_api, "the API serves all organizations again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
-
-    def settle(self) -> None:
-        """Wait until each partition is read by one projector, and each projector reads some: until then a group
-        rebalances, and what is published next waits, although all before it was applied. Raises TimeoutError.
-        """
-        self.wait_until(self._is_settled, "each partition is read by one of the projectors")
 
     def lost(
         self,
@@ -356,7 +328,10 @@ class World:
             return not others
         return False
 
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
+        """Is each partition read by one projector, and does each projector read some? Until then a group rebalances,
+        and what is published next waits, although all before it was applied.
+        """
         with suppress(*ABSENT):
             heartbeats = projectors(self.client)
             if heartbeats.keys() != {child.pid for child in self.projectors.values()}:
@@ -368,8 +343,17 @@ class World:
     def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
         with suppress(*ABSENT):
             applied = self.leadview.has_applied(end_offsets)
-            return applied and not self.client.exists(names.JOBS) and self.live() > 0
+            return applied and not self.client.exists(names.JOBS) and self.leadview.is_served()
         return False
+
+
+Strike = Callable[[World, Random], AbstractContextManager[None]]
+"""What a fault does to the world: it breaks something on entry, and repairs it on exit."""
+
+
+def _usual(words: tuple[str, ...]) -> tuple[str, ...]:
+    """A rebuild has the usual priority: as it is delivered, it would wait until a busy machine is idle."""
+    return (*words, "--max-latency", "0") if words[0] == "rebuild" else words
 
 
 def _new_cluster(directory: Path) -> RedisCluster:

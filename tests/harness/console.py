@@ -23,18 +23,16 @@ from projector.console.app import create_app
 from projector.console.feed import Feed
 from projector.console.picture import Picture, picture
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.explain.explainer import Explainer
 from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.record import Partition
 from projector.redis.store import Memory, Store
-from schemas.control import Stamp
 from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness import control
 from tests.harness.chromium import Page
-from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -255,13 +253,11 @@ def observation_of(second: int) -> Observation:
     phase, end = second % REPEATS, 1000 + 20 * second
     partitions = [Partition(topic, number) for topic in _TOPICS for number in range(3)]
     lag = phase % 7
-    state = State(generation(1), ids(1), {generation(1): Generation(VERSION, "2026-01-01T00:00:00Z")}, ("ledger",))
-    positions = {partition: Position(end - lag, (_BEGIN + second) * 1000, 0) for partition in partitions}
-    copy = Copy(Stamp.first(), state, "i", ids(1), ids(1), (), positions)
-    said = Heartbeat("run", VERSION, Stamp.first().text, lines={"access": "running", "documents": "running"})
+    record = control.record_of(control.state_of(), dict.fromkeys(partitions, end - lag), time=(_BEGIN + second) * 1000)
+    said = Heartbeat("run", VERSION, record.stamp.text, lines={"access": "running", "documents": "running"})
     writers = [Writer(f"host-{second // REPEATS}-{name}", 100, said) for name in ("a", "b")]
     memory = Memory(99 if phase in (30, 31, 32) else 10 + phase, 100, "noeviction")
-    redis = RedisPart(ControlRecord(Stamp.first(), state, {b"ledger": copy}), phase // 20, [memory], writers)
+    redis = RedisPart(record, phase // 20, [memory], writers)
     kept = Retention("compact", -1, -1)
     topics = [Topic(name, True, True, tuple(at for at in partitions if at.topic == name), (), kept) for name in _TOPICS]
     now = (_BEGIN + second) * 1000

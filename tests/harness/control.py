@@ -1,21 +1,61 @@
 """The control record, for tests of one side alone: written without a projector, and read as Redis holds it."""
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from projector.errors import Unavailable
 from projector.ledger import copies
-from projector.ledger.control import ControlRecord, Copy, Generation, State, new_copy_fields, now, shared_fields
+from projector.ledger.control import (
+    ControlRecord,
+    Copy,
+    Generation,
+    Position,
+    State,
+    new_copy_fields,
+    shared_fields,
+)
 from projector.mapping import VERSION
 from projector.rebuild import generations
+from projector.record import Partition
 from projector.redis.scripts import create_copy
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, Stamp
 from schemas.settings import RedisSettings
 from tests.harness.generations import generation, ids
+
+_BEGUN = "2026-01-01T00:00:00Z"
+"""When each generation of a test was begun."""
+
+
+def state_of(
+    live: int = 1,
+    *written: int,
+    previous: int = 0,
+    last: int = 0,
+    dropping: tuple[int, ...] = (),
+    mappings: Mapping[int, int] = {},
+    copies: tuple[str, ...] = (names.HOME.decode(),),
+) -> State:
+    """Returns a state with these generations; by default, only the live one is written, by the present mapping."""
+    every = written or (live,)
+    known = {generation(number): Generation(mappings.get(number, VERSION), _BEGUN) for number in every}
+    former = generation(previous) if previous else None
+    return State(generation(live), ids(*every), known, copies, former, last or max(every), ids(*dropping))
+
+
+def record_of(
+    state: State, positions: Mapping[Partition, int] = {}, *, filled: tuple[int, ...] | None = None, time: int = 0
+) -> ControlRecord:
+    """Returns a record whose copies all have these positions, of this time, and by default all that is written."""
+    complete = state.written if filled is None else ids(*filled)
+    stored = {partition: Position(offset, time, 0) for partition, offset in positions.items()}
+    stamp = Stamp.first()
+    copies = {tag.encode(): Copy(stamp, state, "i", state.written, complete, (), stored) for tag in state.copies}
+    return ControlRecord(stamp, state, copies)
 
 
 def write(
@@ -29,10 +69,8 @@ def write(
     mappings: dict[int, int] | None = None,
 ) -> None:
     """Write a record with one copy, in place of any other. By default everything that is written is complete."""
-    known = {generation(number): Generation((mappings or {}).get(number, VERSION), now()) for number in written}
     last = max(*written, *dropping, live, 1)
-    former = generation(previous) if previous else None
-    state = State(generation(live), ids(*written), known, (names.HOME.decode(),), former, last, ids(*dropping))
+    state = state_of(live, *written, previous=previous, last=last, dropping=dropping, mappings=mappings or {})
     fields = shared_fields(Stamp.first(), state) | new_copy_fields(state, ids(*(written if filled is None else filled)))
     client.delete(names.CONTROL)
     client.hset(names.CONTROL, mapping=fields)
@@ -57,9 +95,7 @@ async def with_next(store: Store) -> tuple[ControlRecord, GenerationId]:
 
 async def _begin(store: Store) -> None:
     """Begin a record whose first generation has the identity that tests give it."""
-    known = {generation(1): Generation(VERSION, now())}
-    state = State(generation(1), ids(1), known, (names.HOME.decode(),))
-    fields = shared_fields(Stamp.first(), state) | new_copy_fields(state)
+    fields = shared_fields(Stamp.first(), state_of()) | new_copy_fields(state_of())
     await store.run([create_copy(copy=names.CONTROL, fields=fields)])
 
 

@@ -150,6 +150,26 @@ def framed(message: Message) -> Message:
     return msgspec.structs.replace(message, value=b"\0\0\0\1\7" + (message.value or b""))
 
 
+def with_attributes(message: Message, **replaced: object) -> Message:
+    """Returns a structured event with some attributes replaced or added; one that is None is left out."""
+    event = msgspec.json.decode(message.value or b"") | replaced
+    value = msgspec.json.encode({name: value for name, value in event.items() if value is not None})
+    return msgspec.structs.replace(message, value=value)
+
+
+def with_headers(message: Message, **replaced: bytes | None) -> Message:
+    """Returns the message with some headers replaced or added; one that is None is left out. `__` stands for `-`."""
+    headers = dict(message.headers) | {name.replace("__", "-"): value for name, value in replaced.items()}
+    return msgspec.structs.replace(
+        message, headers=tuple((name, value) for name, value in headers.items() if value is not None)
+    )
+
+
+def within(message: Message, json: bytes) -> Message:
+    """Returns the message with this JSON in place of the text PLACE."""
+    return msgspec.structs.replace(message, value=(message.value or b"").replace(b'"PLACE"', json, 1))
+
+
 def message_key(kind: resources.Kind, organization_id: str, entity_id: str) -> bytes:
     whole = organization_id if kind is resources.ORGANIZATION else f"{organization_id}:{entity_id}"
     return whole.encode()

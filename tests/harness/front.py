@@ -8,7 +8,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, repeat
@@ -20,6 +20,9 @@ from devstack.ports import LOOPBACK, Place, free_port
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _CADDYFILE = Path(__file__).parents[2] / "deploy/Caddyfile"
+_HOP = ("connection", "content-length", "transfer-encoding")
+_LOOK_SECONDS = 0.05
+"""How often a server looks whether it should end."""
 
 
 class Front:
@@ -95,7 +98,32 @@ class Front:
         return Child(self._command, log=self._folder / "front.log", environment=self._environment)
 
 
-_HOP = ("connection", "content-length", "transfer-encoding")
+class Quiet(BaseHTTPRequestHandler):
+    """Logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _OverTls(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: a client that does not trust the certificate breaks the connection."""
+
+
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Yields the port of a server on loopback that answers as `handler` does."""
+    kind = _OverTls if tls else ThreadingHTTPServer
+    with kind(("127.0.0.1", 0), handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
@@ -107,7 +135,7 @@ def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False, **
     last = repeat(statuses[-1] if forever else 0)
     answers = chain(statuses, last)
 
-    class Gateway(BaseHTTPRequestHandler):
+    class Gateway(Quiet):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -133,14 +161,5 @@ def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False, **
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Gateway) as port:
+        yield f"http://127.0.0.1:{port}"

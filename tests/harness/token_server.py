@@ -6,18 +6,17 @@ Its tokens are JWTs signed with RSA by openssl, so that a real broker checks the
 import base64
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
 
 from tests.harness.certificates import Certificate
+from tests.harness.front import Quiet, serving
 
 
 class TokenServer:
@@ -80,17 +79,12 @@ class TokenServer:
         return subprocess.run(["openssl", *words], input=stdin, capture_output=True, check=True).stdout  # noqa: S607
 
 
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, *_arguments: Any) -> None:
-        """Print nothing: a client that does not trust the certificate breaks the connection."""
-
-
 @contextmanager
 def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenServer]:
     """Serve until the block ends."""
     identity = TokenServer(directory)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self._answer(200, identity.keys())
 
@@ -107,28 +101,12 @@ def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenSer
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_arguments: Any) -> None:
-            """Log nothing."""
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)
-    with (
-        _Server(("127.0.0.1", 0), Handler) as tokens,
-        _Server(("127.0.0.1", 0), Handler) as keys,
-    ):
-        tokens.socket = context.wrap_socket(tokens.socket, server_side=True, do_handshake_on_connect=False)
-        identity.url = f"https://127.0.0.1:{tokens.server_port}/token"
-        identity.keys_url = f"http://127.0.0.1:{keys.server_port}/keys"
-        threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in (tokens, keys)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield identity
-        finally:
-            tokens.shutdown()
-            keys.shutdown()
-            for thread in threads:
-                thread.join()
+    with serving(Handler, context) as port, serving(Handler) as port_of_keys:
+        identity.url = f"https://127.0.0.1:{port}/token"
+        identity.keys_url = f"http://127.0.0.1:{port_of_keys}/keys"
+        yield identity
 
 
 def _encoded(content: bytes) -> str:

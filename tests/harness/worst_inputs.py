@@ -84,11 +84,6 @@ def named(size: int, *values: bytes) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-def within(message: Message, json: bytes) -> Message:
-    """Returns the message with this JSON in place of the text PLACE."""
-    return msgspec.structs.replace(message, value=(message.value or b"").replace(b'"PLACE"', json, 1))
-
-
 def data_first(message: Message) -> Message:
     """Returns the message with `data` before the type, so that it is passed over once before it is read."""
     start, _, rest = (message.value or b"").partition(b',"data":')
@@ -99,7 +94,7 @@ def records() -> Iterator[tuple[str, Callable[[int], Message]]]:
     """Yields what a record may hold that takes long to read: the shape of its JSON, and a place for it."""
     attribution, unknown = crm.lead(attribution={"a": "PLACE"}), crm.lead(unknown="PLACE")
     whole, stage = Message(resources.LEAD, crm.lead().key, b'"PLACE"'), crm.lead(stage="PLACE")
-    custom = crm.contact(custom_fields="PLACE")
+    custom, binary = crm.contact(custom_fields="PLACE"), crm.binary(crm.lead())
     shapes: dict[str, Callable[[int], bytes]] = {
         "texts that never end": lambda n: b"[" * 10_001 + b'\\"' * (n // 2),
         "brackets in texts": lambda n: filled(b'"["', n),
@@ -146,18 +141,24 @@ def records() -> Iterator[tuple[str, Callable[[int], Message]]]:
             *([("the stage", stage)] if "quotes" in shape else []),
             *([("custom fields", custom)] if "names" in shape else []),
         ):
-            yield f"{shape}: {place}", lambda n, message=message, make=make: within(message, make(n))  # type: ignore[misc]
+            yield f"{shape}: {place}", lambda n, message=message, make=make: crm.within(message, make(n))  # type: ignore[misc]
     for shape in ("the names of many fields", "integers", "texts that never end", "spaces"):
-        yield f"{shape}, before the type", lambda n, make=shapes[shape]: data_first(within(attribution, make(n)))  # type: ignore[misc]
+        yield f"{shape}, before the type", lambda n, make=shapes[shape]: data_first(crm.within(attribution, make(n)))  # type: ignore[misc]
         yield (
             f"{shape}, in binary mode",
-            lambda n, make=shapes[shape]: _binary(within(attribution, make(n))),  # type: ignore[misc]
+            lambda n, make=shapes[shape]: _binary(crm.within(attribution, make(n))),  # type: ignore[misc]
         )
-        yield f"{shape}, in the frame of a registry", lambda n, make=shapes[shape]: crm.framed(within(unknown, make(n)))  # type: ignore[misc]
-    yield "every limit at once", lambda n: data_first(within(attribution, _every_limit(n)))
-    yield "a content type", lambda n: _with_header("content-type", b"a/" + b"+" * (min(n, 60_000)))
-    yield "a content type of spaces", lambda n: _with_header("content-type", b"a/json" + b" " * min(n, 60_000) + b"x")
-    yield "a header with a time", lambda n: _with_header("ce_time", b"2" * min(n, 60_000))
+        yield (
+            f"{shape}, in the frame of a registry",
+            lambda n, make=shapes[shape]: crm.framed(crm.within(unknown, make(n))),  # type: ignore[misc]
+        )
+    yield "every limit at once", lambda n: data_first(crm.within(attribution, _every_limit(n)))
+    yield "a content type", lambda n: crm.with_headers(binary, content__type=b"a/" + b"+" * (min(n, 60_000)))
+    yield (
+        "a content type of spaces",
+        lambda n: crm.with_headers(binary, content__type=b"a/json" + b" " * min(n, 60_000) + b"x"),
+    )
+    yield "a header with a time", lambda n: crm.with_headers(binary, ce_time=b"2" * min(n, 60_000))
 
 
 def _every_limit(size: int) -> bytes:
@@ -175,12 +176,6 @@ def _every_limit(size: int) -> bytes:
 def _binary(message: Message) -> Message:
     data = (message.value or b"").partition(b',"data":')[2][:-1]
     return msgspec.structs.replace(crm.binary(crm.lead()), value=data)
-
-
-def _with_header(name: str, value: bytes) -> Message:
-    message = crm.binary(crm.lead())
-    headers = tuple((known, value if known == name else content) for known, content in message.headers)
-    return msgspec.structs.replace(message, headers=headers)
 
 
 def applied(message: Message) -> None:
@@ -203,7 +198,7 @@ def looked_at(message: Message) -> None:
     unknown_fields.unknown_fields(record)
 
 
-PLAIN = within(crm.lead(attribution={"a": "PLACE"}), filled(b"1", 980_000))
+PLAIN = crm.within(crm.lead(attribution={"a": "PLACE"}), filled(b"1", 980_000))
 """A record of nearly 1 MiB that is good, and not made to be the worst: half a million integers."""
 
 

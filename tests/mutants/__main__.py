@@ -39,7 +39,6 @@ _LIBRARIES = (
     "prometheus_client",
     "psutil",
     "redis.asyncio",
-    "schemathesis.pytest.plugin",
     "starlette.applications",
     "uvicorn",
     "xdist.plugin",

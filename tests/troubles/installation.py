@@ -229,12 +229,8 @@ class Installation:
 @contextmanager
 def installation(kafka: ApacheKafka, redis: Redis, folder: Path, **settings: object) -> Iterator[Installation]:
     """Yields an installation on these servers in which all is well."""
-
-    def create_topic(name: str, partitions: int) -> None:
-        kafka.create_topic(name, partitions)
-
     folder.mkdir(parents=True)
-    known = Kafka("apache", kafka.bootstrap_servers, create_topic)
+    known = Kafka("apache", kafka.bootstrap_servers, kafka.create_topic)
     own: dict[str, object] = {"kafka_session_timeout": 2, "expected_projectors": 2, **settings}
     if isinstance(redis, RedisCluster):
         own["redis_url"] = redis.url_of_all

@@ -218,11 +218,7 @@ def projecting(server: RedisServer, admin: Any, tmp_path_factory: pytest.TempPat
     folder, port = tmp_path_factory.mktemp("projecting"), free_port()
     with ExitStack() as stack:
         broker = stack.enter_context(ApacheKafka.start(folder / "kafka"))
-
-        def create_topic(name: str, partitions: int) -> None:
-            broker.create_topic(name, partitions)
-
-        kafka = Kafka("apache", broker.bootstrap_servers, create_topic)
+        kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
         leadview = stack.enter_context(Leadview(kafka, f"t{uuid4().hex[:12]}.", server, folder))
         leadview.topics.create(partitions=1)
         projecting = Projecting(leadview, admin, port)

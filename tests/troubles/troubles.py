@@ -4,7 +4,7 @@ block as the table advises.
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +14,7 @@ import psutil
 import redis
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from devstack.programs import PROJECTOR
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
@@ -47,6 +48,16 @@ def trouble(name: str) -> Callable[[Callable[[Installation], Iterator[None]]], M
 def _server(here: Installation) -> RedisServer:
     assert isinstance(here.redis, RedisServer)
     return here.redis
+
+
+def _paused(*servers: RedisServer) -> Iterator[None]:
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
 
 
 def _start_two(here: Installation) -> None:
@@ -90,8 +101,7 @@ def a_projector_wakes_up(here: Installation) -> Iterator[None]:
     here.publish_again()
     here.leadview.wait_until_current()
     yield
-    done = here.leadview.run("verify")
-    assert done.status == 0, done.output
+    _succeed(here, "verify")
     here.projectors.pop(port).stop()
 
 
@@ -144,12 +154,16 @@ def a_topic_was_created_again(here: Installation) -> Iterator[None]:
     _published_and_verified(here)
 
 
+def _succeed(here: Installation, *words: str, command: Sequence[str] = PROJECTOR) -> None:
+    done = here.leadview.run(*words, command=command)
+    assert done.status == 0, done.output
+
+
 def _published_and_verified(here: Installation) -> None:
     """What the advice says: publish all entities again, then verify what is served."""
     here.publish()
     here.leadview.wait_until_current()
-    done = here.leadview.run("verify")
-    assert done.status == 0, done.output
+    _succeed(here, "verify")
 
 
 @trouble("one projector has another prefix")
@@ -159,12 +173,7 @@ def one_projector_has_another_prefix(here: Installation) -> Iterator[None]:
 
 @trouble("all projectors have another prefix")
 def all_projectors_have_another_prefix(here: Installation) -> Iterator[None]:
-    here.kill_projectors()
-    for _ in range(2):
-        here.start_projector(topic_prefix="crn.")
-    yield
-    here.kill_projectors()
-    _start_two(here)
+    yield from _all_with_another(here, topic_prefix="crn.")
 
 
 @trouble("one projector has another prefix, and may not see such topics")
@@ -176,16 +185,12 @@ def one_projector_may_not_see_its_topics(here: Installation) -> Iterator[None]:
 
 @trouble("all projectors have another prefix, and may not see such topics")
 def all_projectors_may_not_see_their_topics(here: Installation) -> Iterator[None]:
-    here.kill_projectors()
-    for _ in range(2):
-        here.start_projector(topic_prefix="crn.", **here.signed_in)
-    yield
-    for port in here.projectors:
-        [said] = ask(port, "/healthz")[1]["problems"]
-        assert "crn.leads" in said
-        assert "LEADVIEW_TOPIC_PREFIX" in said
-    here.kill_projectors()
-    _start_two(here)
+    for _ in _all_with_another(here, topic_prefix="crn.", **here.signed_in):
+        yield
+        for port in here.projectors:
+            [said] = ask(port, "/healthz")[1]["problems"]
+            assert "crn.leads" in said
+            assert "LEADVIEW_TOPIC_PREFIX" in said
 
 
 @trouble("one projector has another group")
@@ -200,13 +205,19 @@ def _with_another(here: Installation, **settings: str) -> Iterator[None]:
     child.stop()
 
 
+def _all_with_another(here: Installation, command: Sequence[str] = PROJECTOR, **settings: object) -> Iterator[None]:
+    """With two projectors that have other settings or another program, in place of those that are right."""
+    here.kill_projectors()
+    for _ in range(2):
+        here.start_projector(command, **settings)
+    yield
+    here.kill_projectors()
+    _start_two(here)
+
+
 @trouble("Redis is away")
 def redis_is_away(here: Installation) -> Iterator[None]:
-    _server(here).pause()
-    try:
-        yield
-    finally:
-        _server(here).resume()
+    yield from _paused(_server(here))
 
 
 @trouble("Redis was emptied, and no projector fills it")
@@ -219,25 +230,24 @@ def redis_was_emptied(here: Installation) -> Iterator[None]:
 
 @trouble("Redis evicts")
 def redis_evicts(here: Installation) -> Iterator[None]:
-    here.leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
-    yield
-    here.leadview.redis.config_set("maxmemory-policy", "noeviction")
+    yield from _configured(here, "maxmemory-policy", "allkeys-lru", "noeviction")
 
 
 @trouble("Redis is full")
 def redis_is_full(here: Installation) -> Iterator[None]:
-    client = here.leadview.redis
-    client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
-    yield
-    client.config_set("maxmemory", 0)
+    yield from _configured(here, "maxmemory", here.leadview.redis.info("memory")["used_memory"] // 2, 0)
 
 
 @trouble("Redis refuses writes")
 def redis_refuses_writes(here: Installation) -> Iterator[None]:
     """As it does if it has too few replicas."""
-    here.leadview.redis.config_set("min-replicas-to-write", 1)
+    yield from _configured(here, "min-replicas-to-write", 1, 0)
+
+
+def _configured(here: Installation, option: str, value: object, usual: object) -> Iterator[None]:
+    here.leadview.redis.config_set(option, value)
     yield
-    here.leadview.redis.config_set("min-replicas-to-write", 0)
+    here.leadview.redis.config_set(option, usual)
 
 
 @trouble("the API's user lacks a right")
@@ -272,14 +282,7 @@ def a_failover(here: Installation) -> Iterator[None]:
 
 @trouble("master and replica are away")
 def master_and_replica_are_away(here: Installation) -> Iterator[None]:
-    servers = (_sentinel(here).replica, _sentinel(here).master)
-    for server in servers:
-        server.pause()
-    try:
-        yield
-    finally:
-        for server in servers:
-            server.resume()
+    yield from _paused(_sentinel(here).replica, _sentinel(here).master)
 
 
 def _shard(here: Installation) -> RedisServer:
@@ -290,12 +293,7 @@ def _shard(here: Installation) -> RedisServer:
 
 @trouble("one shard is away")
 def one_shard_is_away(here: Installation) -> Iterator[None]:
-    shard = _shard(here)
-    shard.pause()
-    try:
-        yield
-    finally:
-        shard.resume()
+    yield from _paused(_shard(here))
 
 
 @trouble("one shard was emptied, and no projector fills it")
@@ -336,8 +334,7 @@ def a_line_is_halted(here: Installation) -> Iterator[None]:
     # The command to paste is the end of what `status` says.
     [said] = _status(here)["problems"]
     _, _, command = said.partition("python -m projector ")
-    done = here.leadview.run(*shlex.split(command))
-    assert done.status == 0, done.output
+    _succeed(here, *shlex.split(command))
     here.leadview.wait_until_current()
     _forget(here)
 
@@ -347,13 +344,9 @@ def a_line_is_failing(here: Installation) -> Iterator[None]:
     """A defect of the program, which the former version does not have."""
     defect = here.folder / "defect"
     defect.touch()
-    here.kill_projectors()
-    for _ in range(2):
-        here.start_projector(DEFECTIVE, test_defect=defect)
-    here.leadview.publish(*(crm.lead(300, id=crm.OTHER_LEAD) for _ in range(2)))
-    yield
-    here.kill_projectors()
-    _start_two(here)
+    for _ in _all_with_another(here, DEFECTIVE, test_defect=defect):
+        here.leadview.publish(*(crm.lead(300, id=crm.OTHER_LEAD) for _ in range(2)))
+        yield
 
 
 @trouble("a bad record")
@@ -371,8 +364,7 @@ def a_bad_record_of_a_key(here: Installation) -> Iterator[None]:
 
 
 def _forget(here: Installation) -> None:
-    done = here.leadview.run("dead-letters", "drop", "--all")
-    assert done.status == 0, done.output
+    _succeed(here, "dead-letters", "drop", "--all")
 
 
 @trouble("a producer's clock is a day ahead")
@@ -399,8 +391,7 @@ def _with_clock(here: Installation, off: timedelta) -> Iterator[None]:
 def an_older_program(here: Installation) -> Iterator[None]:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
     newer = here.leadview.start("run", command=NEXT)
-    done = here.leadview.run("rebuild", "--max-latency", "0", command=NEXT)
-    assert done.status == 0, done.output
+    _succeed(here, "rebuild", "--max-latency", "0", command=NEXT)
     newer.stop()
     yield
     _drop_the_next(here)
@@ -429,8 +420,7 @@ def _status(here: Installation) -> dict[str, Any]:
 def _drop_the_next(here: Installation) -> None:
     generation = here.leadview.state().next
     assert generation
-    done = here.leadview.run("drop", str(number_of(generation)))
-    assert done.status == 0, done.output
+    _succeed(here, "drop", str(number_of(generation)))
 
 
 @trouble("no API worker")

@@ -1,15 +1,44 @@
-"""What the API reads of a request (contract section 1): credentials, the client's address, tags; and what it sends."""
+"""What the API reads of a request (contract section 1): credentials, the client's address, tags, ids of requests. What
+it sends: errors, which schemas/problems.py describes for OpenAPI; a defect is 500, and is logged. And which responses
+leave a log line, and what is in it.
+"""
 
+import logging
+import re
+from collections.abc import Iterator
 from ipaddress import ip_address
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.errors import ApiError, InvalidApiKey, MissingApiKey
-from api.request import MAX_ETAGS, REPEATED, Request, client_address, credentials, etag_of, etags_to_match
+from api import errors
+from api.app import Endpoint
+from api.documents import Documents
+from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, NoSuchRecord, Unavailable
+from api.redis.store import Reply
+from api.request import (
+    MAX_ETAGS,
+    REPEATED,
+    Request,
+    Response,
+    client_address,
+    credentials,
+    error_response,
+    etag_of,
+    etags_to_match,
+    request_id,
+)
+from api.request_log import SAMPLE, RequestLog
+from api.worker import Worker
+from docs.generate.key_vectors import Vector, vectors
 from schemas import api_keys, names
-from schemas.settings import networks
+from schemas.api_keys import PREFIX
+from schemas.resources import CONTACT
+from schemas.settings import ApiSettings, RequestLogMode, networks
+from tests.harness import crm
 
 ORGANIZATION = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
 KEY = api_keys.mint(ORGANIZATION, "r" * 30)
@@ -49,7 +78,7 @@ def test_a_key(start: bytes) -> None:
         pytest.param(b"Bearer " + SENT[:20] + b"}" + SENT[21:], InvalidApiKey, id="leaves the hash tag"),
     ],
 )
-def test_refused(header: bytes | None, error: type[ApiError]) -> None:
+def test_a_key_that_is_refused(header: bytes | None, error: type[ApiError]) -> None:
     with pytest.raises(error) as raised:
         credentials(header)
     assert KEY[8:] not in str(raised.value)
@@ -136,3 +165,185 @@ def test_any_header_is_read(header: bytes) -> None:
 @given(st.binary(min_size=12, max_size=12))
 def test_every_tag_that_is_sent_is_recognized(raw: bytes) -> None:
     assert etags_to_match(etag_of(bytes(22) + raw)) == (raw,)
+
+
+def kinds(error: type[ApiError] = ApiError) -> Iterator[type[ApiError]]:
+    for kind in error.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+ANSWERED = [kind for kind in kinds() if kind is not errors.Refused]
+
+
+def make(kind: type[ApiError]) -> ApiError:
+    if issubclass(kind, errors.RateLimitExceeded):
+        return kind(2) if kind is errors.TooManyGuesses else kind(2, ["key"])
+    return kind()
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_the_body_of_an_error(kind: type[ApiError]) -> None:
+    answer = error_response(make(kind), b"the-id", None)
+    body = orjson.loads(answer.body)
+    expected = ["error", "message", "status", "request_id"]
+    if kind.status in (429, 503):
+        expected.append("retry_after")
+    if kind.status == 429:
+        expected.append("violated_policies")
+    assert list(body) == expected
+    assert (body["error"], body["status"], body["request_id"]) == (kind.code, answer.status, "the-id")
+    assert answer.status == kind.status
+    assert b"\r\ncache-control: no-store\r\n" in answer.headers
+
+
+@pytest.mark.parametrize("docs_url", ["https://docs.example/leadview", "https://docs.example/leadview/"])
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_bodies_of_errors_link_to_the_description_of_their_code(kind: type[ApiError], docs_url: str) -> None:
+    body = orjson.loads(error_response(make(kind), b"the-id", docs_url).body)
+    assert body["docs_url"] == f"https://docs.example/leadview/errors.html#{kind.code}"
+
+
+def test_reasons_of_errors_are_not_sent() -> None:
+    answer = error_response(errors.Unavailable("LOADING of 10.0.0.7"), b"x", None)
+    assert b"10.0.0.7" not in answer.body
+
+
+SCOPE: dict[str, Any] = {
+    "method": "GET",
+    "raw_path": b"/",
+    "headers": [(b"x-request-id", b"mine"), (b"authorization", b"Bearer lv_live_secret")],
+}
+
+
+async def broken(_: Worker, __: Request) -> Response:
+    raise ZeroDivisionError
+
+
+async def nothing() -> dict[str, Any]:
+    return {}
+
+
+async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    worker = Worker(ApiSettings())
+    await Endpoint(worker, "x", broken)(SCOPE, nothing, send)
+    [message] = sent
+    assert message["response"].status == 500
+    assert orjson.loads(message["response"].body)["error"] == "internal_error"
+    assert message["request_id"] == b"mine"
+    assert worker.counters.routes["x"].statuses == {500: 1}
+    assert [vars(record)["request_id"] for record in caplog.records] == ["mine"]
+    assert "secret" not in caplog.text
+
+
+def test_a_stored_document_that_cannot_be_read_says_what_to_do() -> None:
+    stored = Reply(200, 0, 100, 10, 5, 0, 300, 10, 5, 0, value=bytes(CONTACT.body_offset) + b"\xff")
+    with pytest.raises(InternalError, match="`rebuild --organization` writes it again"):
+        Documents(CONTACT)._response(stored)
+
+
+CALLER = credentials(f"Bearer {KEY}".encode())
+
+
+def write(log: RequestLog, status: int, error: Exception | None = None) -> None:
+    path = f"/api/v1/ext/leads/{crm.LEAD.upper()}".encode()
+    request = Request(b"mine", "GET", path, caller=CALLER, error=error)
+    log.write(request, "/api/v1/ext/leads/{id}", status, 0.0012)
+
+
+@pytest.mark.parametrize(
+    ("mode", "lowest"),
+    [pytest.param("off", 1000, id="off"), pytest.param("errors", 400, id="errors"), pytest.param("all", 0, id="all")],
+)
+def test_the_lowest_status_that_is_logged(mode: RequestLogMode, lowest: int) -> None:
+    assert RequestLog(mode).lowest == lowest
+
+
+def test_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    write(RequestLog(), 503, Unavailable("there is no connection to Redis"))
+    [record] = caplog.records
+    fields = vars(record)
+    assert {name: fields[name] for name in ("request_id", "method", "route", "status", "error", "reason")} == {
+        "request_id": "mine",
+        "method": "GET",
+        "route": "/api/v1/ext/leads/{id}",
+        "status": 503,
+        "error": "service_unavailable",
+        "reason": "there is no connection to Redis",
+    }
+    assert (fields["organization"], fields["key"]) == (ORGANIZATION, api_keys.key_hash(KEY)[:12])
+    assert (fields["duration_ms"], fields["record"]) == (1.2, crm.LEAD)
+    assert record.levelno == logging.ERROR
+    assert KEY[8:] not in str(fields)
+
+
+def test_a_few_4xx_and_every_5xx_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = 10.5
+    log = RequestLog(clock=lambda: now)
+    for _ in range(SAMPLE + 20):
+        write(log, 404, NoSuchRecord())
+        write(log, 503, Unavailable())
+    assert sum(vars(record)["status"] == 404 for record in caplog.records) == SAMPLE
+    assert sum(vars(record)["status"] == 503 for record in caplog.records) == SAMPLE + 20
+    skipped = sum(vars(record).get("skipped", 0) for record in caplog.records)
+    caplog.clear()
+    now = 11.0
+    write(log, 401, InvalidApiKey())
+    assert vars(caplog.records[0]).get("skipped", 0) + skipped == 20
+
+
+def test_all_responses_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = RequestLog("all", clock=lambda: 1.0)
+    for status in [200, 304, 404] * SAMPLE:
+        write(log, status)
+    assert len(caplog.records) == 3 * SAMPLE
+
+
+@pytest.mark.parametrize("vector", vectors().valid, ids=lambda vector: vector.key[-6:])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param("{key}", id="a key"),
+        pytest.param("of-{key}", id="something before it"),
+        pytest.param("{rest}", id="no prefix"),
+        pytest.param("ve_{rest}", id="a part of the prefix"),
+        pytest.param("LV_LIVE_{rest}", id="a prefix in upper case"),
+        pytest.param("lv_test_{rest}", id="another prefix"),
+        pytest.param("a7{rest}0z", id="letters and digits around it"),
+        pytest.param("0" * 70 + "{rest}", id="in the last characters of a long one"),
+        pytest.param("{rest}" + "z" * 70, id="in the first characters of a long one"),
+        pytest.param("{key:.20}", id="the beginning of a key"),
+        pytest.param("{rest}.{rest}", id="twice"),
+    ],
+)
+def test_a_key_is_no_request_id(vector: Vector, sent: str) -> None:
+    text = sent.format(key=vector.key, rest=vector.key[len(PREFIX) :]).encode()
+    assert len(text) <= 128
+    assert re.fullmatch(b"[0-9a-f]{32}", request_id(text))
+
+
+@pytest.mark.parametrize("vector", vectors().valid, ids=lambda vector: vector.key[-6:])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param("{rest:.57}", id="one character short"),
+        pytest.param("{changed}", id="another checksum"),
+        pytest.param("{rest:.30}-{changed:.28}", id="in two parts"),
+        pytest.param("lv-1", id="the beginning of the prefix"),
+        pytest.param("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", id="a traceparent"),
+        pytest.param("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", id="a SHA-256"),
+        pytest.param("0" * 128, id="zeros"),
+    ],
+)
+def test_what_is_no_key_is_kept(vector: Vector, sent: str) -> None:
+    rest = vector.key[len(PREFIX) :]
+    changed = rest[:-1] + ("1" if rest[-1] == "0" else "0")
+    text = sent.format(rest=rest, changed=changed).encode()
+    assert request_id(text) == text

@@ -1,8 +1,6 @@
 """The pure parts of the console: what it understands, what it says, and who may ask."""
 
 import argparse
-import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from projector.console.picture import Totals, picture, totals
 from projector.console.server import options
 from projector.errors import Refused
 from projector.operate.observe import Observation
-from schemas.metrics import PROBLEM_LABELS
 from schemas.settings import ApiSettings
 from tests.harness.console import observation_of
 
@@ -108,22 +105,6 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert pages.page("../README.md") is None
     assert pages.page("no-such-page.md") is None
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
-
-
-page_of = cache(pages.page)
-
-
-@pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console", "projector/operate/explain"])
-def test_every_page_that_is_linked_exists(source: str) -> None:
-    path = ROOT / source
-    text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))
-    linked = set(re.findall(r'"([a-z-]+\.md(?:#[a-z_-]+)?)"', text)) - {"a.md"}
-    linked |= {f"runbook.md#{label}" for label in PROBLEM_LABELS}
-    for page in linked:
-        name, _, section = page.partition("#")
-        html = page_of(name)
-        assert html, page
-        assert not section or f'id="{section}"' in html, page
 
 
 def test_rates_are_of_the_last_seconds() -> None:

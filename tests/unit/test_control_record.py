@@ -1,4 +1,6 @@
-"""The control record without Redis: which generation is next, promoted or dropped, what has changed, and positions."""
+"""The control record without Redis: which generation is next, promoted or dropped, what has changed, and positions;
+topics that have lost their history: what is noted, what is served, and what the brokers' answers mean.
+"""
 
 from typing import Any
 
@@ -7,19 +9,28 @@ import pytest
 
 from projector.commands.status import _generations
 from projector.errors import Refused
+from projector.kafka.fetching import Unpacker
+from projector.kafka.topics import Topic
+from projector.ledger import breaks
 from projector.ledger.control import (
+    ACCESS,
+    Break,
     ControlChanged,
     ControlRecord,
     Copy,
-    Generation,
     Position,
     State,
     Stored,
     WentBack,
     difference,
+    first_state,
     outcome,
 )
+from projector.operate.observe import KafkaPart, Observation, RedisPart
+from projector.operate.problems import of_servers
 from projector.rebuild import generations
+from projector.record import Partition
+from schemas import resources
 from schemas.control import (
     GenerationId,
     Stamp,
@@ -32,6 +43,7 @@ from schemas.control import (
     parse_generations,
     parse_slots,
 )
+from tests.harness import control
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
@@ -39,12 +51,8 @@ STAMP = Stamp.first()
 
 def record(live: int, previous: int, *written: int, filling: tuple[int, ...] = (), **other: Any) -> ControlRecord:
     """A record with one copy, in which everything that is written is complete, except the generations in `filling`."""
-    known = {each: Generation(1, "2026-01-01T00:00:00Z") for each in ids(*written)}
-    former, last = generation(previous) if previous else None, other.pop("last", max(written))
-    dropping = ids(*other.pop("dropping", ()))
-    state = State(generation(live), ids(*written), known, ("ledger",), former, last, dropping, **other)
-    filled = ids(*(number for number in written if number not in filling))
-    return ControlRecord(STAMP, state, {b"ledger": Copy(STAMP, state, "i", (), filled, (), {})})
+    filled = tuple(number for number in written if number not in filling)
+    return control.record_of(control.state_of(live, *written, previous=previous, **other), filled=filled)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,7 @@ def test_which_generation_is_not_dropped(found: ControlRecord, wanted: int | Non
         generations._choose(found, wanted)
 
 
-def test_states() -> None:
+def test_states_of_generations() -> None:
     found = record(3, 1, 1, 2, 3, 4, filling=(4,), dropping=(5,))
     assert [generation.state for generation in _generations(found)] == ["former", "kept", "live", "filling", "dropping"]
     assert _generations(record(1, 0, 1, 2))[1].state == "complete"
@@ -267,3 +275,87 @@ def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
 )
 def test_answers_of_the_script(reply: object, expected: object) -> None:
     assert outcome(reply) == expected
+
+
+LEADS = Partition("crm.leads", 0)
+FIRST, SECOND = ids(1, 2)
+
+
+def lost(*unverified: GenerationId) -> Break:
+    return Break("topic_truncated", "crm.leads", "old", "old", "2026-01-01T00:00:00Z", unverified)
+
+
+def noting(*noted: Break, live: GenerationId = FIRST, topic_ids: tuple[str, ...] = ("old",)) -> ControlRecord:
+    """A record with a copy for each of these topic ids, with which the position of a partition was stored."""
+    state = State(live, (FIRST, SECOND), {}, tuple("abc"), breaks=noted)
+    copies = {
+        tag.encode(): Copy(STAMP, state, tag, (FIRST,), (FIRST,), (), {LEADS: Position(5, 0, 0, 0, id_)})
+        for tag, id_ in zip("abc", topic_ids, strict=False)
+    }
+    return ControlRecord(STAMP, state, copies)
+
+
+@pytest.mark.parametrize(
+    ("found", "id_", "kinds"),
+    [
+        pytest.param(noting(), "old", [], id="the same topic"),
+        pytest.param(noting(), "new", ["topic_recreated"], id="another topic, and nobody has noted it"),
+        pytest.param(noting(), "", [], id="the brokers do not say it"),
+        pytest.param(noting(topic_ids=("",)), "new", [], id="they did not say it then"),
+        pytest.param(
+            noting(topic_ids=("new", "old")), "new", ["topic_recreated"], id="one copy is of the former topic"
+        ),
+        pytest.param(noting(lost(FIRST)), "old", ["topic_truncated"], id="noted"),
+        pytest.param(noting(lost(FIRST)), "new", ["topic_truncated"], id="noted, and more has happened"),
+        pytest.param(noting(lost(FIRST), live=SECOND), "old", [], id="another, later generation is served"),
+        pytest.param(noting(lost(ACCESS), live=SECOND), "old", ["topic_truncated"], id="access is of no generation"),
+    ],
+)
+def test_what_is_served_may_be_more_than_kafka_has(found: ControlRecord, id_: str, kinds: list[str]) -> None:
+    assert [it.kind for it in breaks.served(found, {"crm.leads": id_})] == kinds
+    kafka = KafkaPart([Topic("crm.leads", True, True, (LEADS,), (), None, id_)], {LEADS: (0, 5)})
+    observed = Observation(at=1_000_000, redis=RedisPart(found, 0, [], []), kafka=kafka)
+    assert [problem.kind for problem in of_servers(observed)] == kinds
+
+
+def test_a_generation_that_is_dropped_concerns_nobody() -> None:
+    state = State(FIRST, (FIRST, SECOND), {}, ("ledger",), breaks=(lost(FIRST, SECOND),))
+    assert state.without(SECOND).breaks == (lost(FIRST),)
+    assert state.without(SECOND).without(FIRST).breaks == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_access"),
+    [
+        pytest.param(resources.LEAD, False, id="documents"),
+        pytest.param(resources.API_KEY, True, id="API keys"),
+        pytest.param(resources.ORGANIZATION, True, id="organizations"),
+    ],
+)
+def test_what_a_break_concerns(kind: resources.Kind, is_access: bool) -> None:
+    found = ControlRecord(STAMP, first_state(("ledger",)), {})
+    unverified = breaks.new_break(found, "topic_recreated", f"crm.{kind.topic}", "a", "b").unverified
+    assert unverified == ((ACCESS,) if is_access else found.state.written)
+
+
+@pytest.mark.parametrize(
+    ("batches", "known", "new_leaders", "left"),
+    [
+        pytest.param([(0, 3), (5, 3)], None, {}, 0, id="one leader, and none is known"),
+        pytest.param([(5, 3)], 3, {}, 0, id="the leader that is known"),
+        pytest.param([(5, 4), (9, 4)], 3, {LEADS: (5, 3)}, 0, id="another one"),
+        pytest.param([(5, 3), (9, 4)], None, {LEADS: (9, 3)}, 0, id="another one in the middle"),
+        pytest.param([(5, 4), (9, 5)], 3, {LEADS: (5, 3)}, 1, id="the second one is left for the next poll"),
+        pytest.param([(5, 1)], 3, {LEADS: (5, 3)}, 0, id="a former one: that is strange as well"),
+    ],
+)
+def test_each_new_leader_is_asked_what_it_has(
+    batches: list[tuple[int, int]], known: int | None, new_leaders: dict[Any, Any], left: int
+) -> None:
+    unpacker = Unpacker({"crm.leads": resources.LEAD}, 1000)
+    if known is not None:
+        unpacker.epochs[LEADS] = known
+    noted = [unpacker.note_leader(LEADS, offset, epoch) for offset, epoch in batches]
+    assert (unpacker.new_leaders, noted.count(False)) == (new_leaders, left)
+    unpacker.begin()
+    assert unpacker.new_leaders == {}

@@ -1,14 +1,20 @@
-"""The reasons of dead letters: what they say, and the kind that they are counted as."""
+"""The reasons of dead letters: what they say, and the kind that they are counted as. Unknown fields of events: which
+names count, which known one was probably meant, and the sample of live records that is searched for them: one of each
+topic in a second.
+"""
 
-from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import orjson
 import pytest
 
+from docs.generate.json_schema import examples
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.record import Record
+from projector.line.metrics import SAMPLED, UnknownFields
+from projector.record import Partition, Record
+from projector.unknown_fields import has_unknown_fields, unknown_fields, unknown_headers
 from schemas import resources, words
 from schemas.faults import KINDS, LABELS, Fault, FaultKind, Label, fault_of
 from tests.harness import crm
@@ -23,13 +29,6 @@ TIME = "RFC 3339 time with an offset, such as 2026-03-02T09:15:00Z"
 TYPES = "crm.lead.changed, crm.lead.deleted"
 
 
-def without_header(name: str, instead: bytes = b"") -> crm.Message:
-    message = crm.binary(crm.lead(1))
-    return msgspec.structs.replace(
-        message, headers=tuple((each, instead if each == name else value) for each, value in message.headers)
-    )
-
-
 def fault_in(record: Record) -> Fault:
     with pytest.raises(BadRecord) as raised:
         interpret(record)
@@ -37,12 +36,7 @@ def fault_in(record: Record) -> Fault:
     return raised.value.fault
 
 
-def enveloped(**attributes: Any) -> crm.Message:
-    message = crm.lead(1, stage=SECRET)
-    event = orjson.loads(message.value or b"") | attributes
-    return msgspec.structs.replace(message, value=orjson.dumps(event))
-
-
+BINARY, BAD_STAGE = crm.binary(crm.lead(1)), crm.lead(1, stage=SECRET)
 STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
 
 
@@ -68,13 +62,13 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
             id="of an API key",
         ),
         pytest.param(
-            enveloped(type=SECRET),
+            crm.with_attributes(BAD_STAGE, type=SECRET),
             f"`$.type` is not valid: allowed are crm.lead.changed, crm.lead.deleted{ORIGIN}",
             "envelope",
             id="another type of event",
         ),
         pytest.param(
-            enveloped(specversion="2.0"),
+            crm.with_attributes(BAD_STAGE, specversion="2.0"),
             f"`$.specversion` is not valid: allowed are 1.0{ORIGIN}",
             "envelope",
             id="another version of CloudEvents",
@@ -107,13 +101,13 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
             id="a limit",
         ),
         pytest.param(
-            enveloped(id="\x1b[31m" + "x" * 200, source="a (event b of c)"),
+            crm.with_attributes(BAD_STAGE, id="\x1b[31m" + "x" * 200, source="a (event b of c)"),
             f"`$.data.stage` is not valid: allowed are {STAGES} (event ?[31m{'x' * 75} of a (event b of c))",
             "value",
             id="a hostile id",
         ),
         pytest.param(
-            enveloped(id=7, source=[SECRET]),
+            crm.with_attributes(BAD_STAGE, id=7, source=[SECRET]),
             "`$.id` is an integer: expected text that is not empty",
             "envelope",
             id="what is no text is not shown",
@@ -216,9 +210,13 @@ def test_every_kind_has_words_and_a_label(kind: FaultKind) -> None:
             [],
             id="a list",
         ),
-        pytest.param(without_header("ce_id"), "headers.ce_id", "text that is not empty", [], id="a header"),
-        pytest.param(without_header("ce_type"), "headers.ce_type", f"one of {TYPES}", TYPES.split(", "), id="no type"),
-        pytest.param(without_header("ce_time", b"now"), "headers.ce_time", f"an {TIME}", [], id="a time in a header"),
+        pytest.param(crm.with_headers(BINARY, ce_id=b""), "headers.ce_id", "text that is not empty", [], id="a header"),
+        pytest.param(
+            crm.with_headers(BINARY, ce_type=b""), "headers.ce_type", f"one of {TYPES}", TYPES.split(", "), id="no type"
+        ),
+        pytest.param(
+            crm.with_headers(BINARY, ce_time=b"now"), "headers.ce_time", f"an {TIME}", [], id="a time in a header"
+        ),
         pytest.param(
             msgspec.structs.replace(crm.lead(1), key=b"x"),
             "key",
@@ -286,3 +284,115 @@ def test_every_field_has_words_for_what_is_expected(kind: resources.Kind) -> Non
 def test_a_command_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, command: str) -> None:
     monkeypatch.setattr("sys.argv", [called, "status"])
     assert words.as_called("run") == command
+
+
+def named(record: Record) -> list[tuple[str, str]]:
+    return [(fault.path, fault.expected) for fault in unknown_fields(record)]
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        pytest.param(crm.lead(event_typ_key="x"), [("$.data.event_typ_key", "event_type_key")], id="a typing error"),
+        pytest.param(crm.lead(eventTypeKey="x"), [("$.data.eventTypeKey", "event_type_key")], id="in camel case"),
+        pytest.param(crm.lead(colour="red"), [("$.data.colour", "")], id="near no known field"),
+        pytest.param(
+            crm.binary(crm.lead(event_typ_key="x")), [("$.event_typ_key", "event_type_key")], id="in binary mode"
+        ),
+        pytest.param(
+            crm.lead(events=[{"id": crm.uuid(1)}, {"id": crm.uuid(2), "lenght_hours": 1}]),
+            [("$.data.events[1].lenght_hours", "length_hours")],
+            id="in a list",
+        ),
+        pytest.param(crm.lead(quote={"totel": "1"}), [("$.data.quote.totel", "total")], id="in an object"),
+        pytest.param(crm.lead(attribution={"stag": {"stag": 1}}), [], id="what belongs to the user is not checked"),
+        pytest.param(crm.contact(custom_fields={"emial": 1}), [], id="custom fields are not checked"),
+        pytest.param(
+            crm.changed(resources.LEAD, crm.lead_data(), verb="deleted"),
+            [(f"$.data.{name}", "") for name in ("contact_id", "stage", "created_at", "updated_at")],
+            id="a deletion has three fields alone",
+        ),
+        pytest.param(
+            crm.with_attributes(crm.lead(), time=None, tiem=crm.at(0)), [("$.tiem", "time")], id="an attribute"
+        ),
+        pytest.param(
+            crm.with_attributes(crm.lead(), traceparent="00", subject="x", tiem="x", dataschema="x", resource="x"),
+            [],
+            id="extension attributes are no mistakes, if none is missing that is like them",
+        ),
+        pytest.param(crm.lead(**{"a\x1b" + "b" * 200: 1}), [("$.data.a?" + "b" * 78, "")], id="a hostile name"),
+        pytest.param(
+            msgspec.structs.replace(crm.lead(), value=b"\0\0\0\0\x07" + (crm.lead(colour=1).value or b"")),
+            [("$.data.colour", "")],
+            id="in the frame of a schema registry",
+        ),
+        pytest.param(crm.tombstone(resources.LEAD), [], id="a tombstone"),
+        pytest.param(msgspec.structs.replace(crm.lead(), value=b"[1]"), [], id="an array"),
+        pytest.param(msgspec.structs.replace(crm.lead(), value=b"{"), [], id="not JSON"),
+        pytest.param(msgspec.structs.replace(crm.lead(), value=b'{"data":7,"type":[]}'), [], id="of other types"),
+    ],
+)
+def test_unknown_fields_are_found(message: crm.Message, found: list[tuple[str, str]]) -> None:
+    assert sorted(named(message.record())) == sorted(found)
+
+
+@pytest.mark.parametrize("type_", examples())
+def test_no_field_of_the_examples_is_unknown(type_: str) -> None:
+    kind = next(kind for kind in resources.KINDS if type_.startswith(f"crm.{kind.noun}."))
+    value = orjson.dumps(examples()[type_])
+    assert unknown_fields(Record("t", 0, 0, 0, b"", value, (), kind)) == []
+
+
+def test_unknown_headers() -> None:
+    most = ["ce_specversion", "ce_id", "ce_source", "ce_type", "content-type"]
+    assert [fault.path for fault in unknown_headers([*most, "ce_tiem", "tiem"])] == ["headers.ce_tiem"]
+    assert unknown_headers([*most, "ce_time", "ce_tiem", "ce_traceparent"]) == []
+
+
+def test_the_message_names_the_nearest_field() -> None:
+    [fault] = unknown_fields(crm.lead(event_typ_key="x").record())
+    assert words.fault(fault) == "`$.data.event_typ_key` is not a known field: did you mean `event_type_key`?"
+
+
+LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 0)
+
+
+def counted(topic: str) -> tuple[float, float]:
+    """Returns how many records of the sample had known fields only, and how many had others."""
+    [family] = SAMPLED.collect()
+    values = {sample.labels["fields"]: sample.value for sample in family.samples if sample.labels["topic"] == topic}
+    return values["known"], values["unknown"]
+
+
+def test_one_record_of_each_topic_in_a_second_is_counted() -> None:
+    SAMPLED.clear()
+    sample = UnknownFields([LEADS.topic, CONTACTS.topic])
+    assert (counted(LEADS.topic), counted(CONTACTS.topic)) == ((0, 0), (0, 0)), "they begin with 0"
+    known, unknown = crm.lead().record(), crm.lead(event_typ_key="x").record()
+    sample.look({LEADS: [known, unknown], CONTACTS: [crm.contact().record()]}, 100.0)
+    sample.look({LEADS: [known], Partition("crm.leads", 1): [unknown]}, 100.9)
+    assert (counted(LEADS.topic), counted(CONTACTS.topic)) == ((0, 1), (1, 0))
+    sample.look({LEADS: [known]}, 101.0)
+    assert counted(LEADS.topic) == (1, 1)
+
+
+def test_what_takes_long_or_has_no_fields_is_left_out() -> None:
+    SAMPLED.clear()
+    sample = UnknownFields([LEADS.topic])
+    large = crm.lead(colour="red", referrer="x" * 17_000).record()
+    unread = Record("crm.leads", 0, 0, 0, b"", None, (), resources.LEAD, Fault("unreadable_batch"))
+    for record in (large, unread, crm.tombstone(resources.LEAD).record()):
+        sample.look({LEADS: [record]}, 100.0)
+    assert counted(LEADS.topic) == (0, 0)
+    sample.look({LEADS: [msgspec.structs.replace(large, value=b"no JSON")]}, 100.0)
+    assert counted(LEADS.topic) == (1, 0), "a bad record has a dead letter, and counts once"
+
+
+def test_many_unknown_fields_take_no_longer_than_one() -> None:
+    """A search for the nearest name of each would let the event loop stand."""
+    names = {f"contact_i{number}": 0 for number in range(800)}
+    record = crm.lead(**names).record()
+    with patch("projector.unknown_fields.get_close_matches") as search:
+        assert has_unknown_fields(record)
+    assert not search.called
+    assert len(unknown_fields(record)) == 100, "whoever asks for the names gets the first hundred"

@@ -1,14 +1,23 @@
-"""Which broker is asked for records: the leader, or the replica in the same rack that the leader has named. What
-answers may also be no broker at all.
+"""What a projector gets of a broker: which broker is asked, and record batches of every kind.
+
+The leader is asked, or the replica in the same rack that the leader has named. Batches are unpacked, or what is wrong
+with them is said. Nothing that is sent is an error, and what answers may also be no broker at all.
 """
 
 import asyncio
+import gc
 import struct
+import sys
+import tracemalloc
+import weakref
 from collections.abc import Sequence
+from itertools import chain
+from random import Random
 from typing import Any
 
 import pytest
 from aiokafka.errors import (
+    CorruptRecordException,
     KafkaConnectionError,
     KafkaError,
     NodeNotReadyError,
@@ -20,16 +29,300 @@ from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11, FetchRespons
 
 from projector.errors import Unavailable
 from projector.kafka import fetching
-from projector.kafka.fetching import Fetcher, Unpacker
+from projector.kafka.fetching import FetchedRecords, Fetcher, Rest, Unpacker
 from projector.kafka.topics import describe
-from projector.record import Partition
-from schemas.limits import MAX_RECORD_BYTES
+from projector.record import Partition, Record
+from schemas import words
+from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_POLL_BYTES, MAX_RECORD_BYTES
 from schemas.resources import KINDS, LEAD
 from schemas.settings import ProjectorSettings
-from tests.harness.raw_batches import batch, record
+from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch, record
 from tests.harness.waiting import PATIENCE_SECONDS
 
-AT = Partition("crm.leads", 0)
+TOPIC = "crm.leads"
+CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
+TRANSACTIONAL, CONTROL = 0b10000, 0b100000
+PARTITION = Partition(TOPIC, 0)
+HEADERS = [(b"ce_id", None), (b"trace", b"y"), (b"ce_type", b"x")]
+_HUGE = b"\xfe" + b"\xff" * 8 + b"\x01"
+HUGE_KEY = b"\x22\x00\x00\x02" + _HUGE + b"keys"
+HUGE_NAME = b"\x28\x00\x00\x02\x01\x01\x02" + _HUGE + b"name"
+CUT_OFF = b"\x0a\x00\x00\x02\x01\x02"
+THREE = [record(offset, b"key %d" % offset, b"value", HEADERS) for offset in range(3)]
+
+
+def unpacker() -> Unpacker:
+    return Unpacker({TOPIC: LEAD}, MAX_RECORD_BYTES)
+
+
+def unpack(data: bytes, first: int = 0, by: Unpacker | None = None) -> tuple[list[Record], int]:
+    """Returns the records, and from where the next fetch begins."""
+    found = fetched(data, first, by)
+    return list(chain.from_iterable(found.pieces())), found.next_offset
+
+
+def fetched(
+    data: bytes, first: int = 0, by: Unpacker | None = None, aborted: Sequence[tuple[int, int]] = ()
+) -> FetchedRecords:
+    return FetchedRecords(PARTITION, data, aborted, first, by or unpacker())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("first", [0, 1])
+def test_good_records(codec: int, first: int) -> None:
+    records, after = unpack(batch(THREE, codec=codec) + batch(THREE, codec=codec, base=3), first)
+    assert [record.offset for record in records] == list(range(first, 6))
+    assert records[-1] == Record(TOPIC, 0, 5, 0, b"key 2", b"value", (("ce_id", None), ("ce_type", b"x")), LEAD)
+    assert after == 6
+
+
+def test_an_incomplete_batch_at_the_end_is_left_for_the_next_fetch() -> None:
+    data, by = batch(THREE) + batch(THREE, base=3)[:-1], unpacker()
+    for _ in range(4):  # it never counts as one whose checksum is wrong
+        records, after = unpack(data, by=by)
+        assert len(records) == after == 3
+
+
+def said(found: Record) -> str:
+    assert found.problem
+    return words.fault(found.problem)
+
+
+@pytest.mark.parametrize(
+    ("headers", "names"),
+    [
+        pytest.param([(b"\xff\xfe", b"x")], [], id="a name that is not UTF-8"),
+        pytest.param([(b"", None)], [], id="an empty name"),
+        pytest.param([(b"ce_id", None), (b"\xc0", None)], ["ce_id"], id="the second name is not UTF-8"),
+        pytest.param([(b"h%d" % number, b"") for number in range(MAX_HEADERS)], [], id="as many as there may be"),
+    ],
+)
+def test_headers_of_records(headers: Sequence[Header], names: list[str]) -> None:
+    """A header that is not ours is ignored, and the records around it are there."""
+    records, _ = unpack(batch([THREE[0], record(1, b"key", b"value", headers), THREE[2]], codec=ZSTD))
+    assert [found.problem for found in records] == [None, None, None]
+    assert [name for name, _ in records[1].headers] == names
+    assert records[2].key == b"key 2"
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        pytest.param(record(1, b"k" * 20_000_000, b"v"), "the message key has 20,000,000 bytes", id="key"),
+        pytest.param(record(1, b"k", bytes(MAX_RECORD_BYTES + 1)), "the value has 1,048,577 bytes", id="value"),
+        pytest.param(record(1, b"k", b"v", [(b"h", bytes(MAX_HEADER_BYTES))]), "the headers have 65,537", id="headers"),
+        pytest.param(record(1, b"k", b"v", [(b"", b"")] * 101), "the record has 101 headers", id="many headers"),
+        pytest.param(record(1, b"k", bytes(9000), [(b"", None)] * 10**6), "has 1,000,000 headers", id="far too many"),
+        pytest.param(b"\x02\x00", "the record is not encoded as Kafka describes it", id="a record of one byte"),
+        pytest.param(HUGE_KEY, "the record is not encoded as Kafka describes it", id="a key of 2**63 bytes"),
+        pytest.param(HUGE_NAME, "the record is not encoded as Kafka describes it", id="a name of 2**63 bytes"),
+        pytest.param(CUT_OFF, "the record is not encoded as Kafka describes it", id="a record that is cut off"),
+    ],
+)
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_a_bad_record_between_good_ones(bad: bytes, problem: str, codec: int) -> None:
+    records, after = unpack(batch([THREE[0], bad, THREE[2]], codec=codec if len(bad) < 1e7 else NONE))
+    assert [found.offset for found in records] == [0, 1, 2]
+    assert problem in said(records[1])
+    assert records[1].value is None
+    assert len(records[1].key or b"") <= 200
+    assert not records[0].problem
+    assert records[2].key == b"key 2"
+    assert after == 3
+
+
+def test_a_value_of_the_largest_size_is_good() -> None:
+    [found], _ = unpack(batch([record(0, b"k" * 200, bytes(MAX_RECORD_BYTES))]))
+    assert not found.problem
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD, 5, 7])
+@pytest.mark.parametrize("content", [b"", b"\x00", b"garbage" * 10, bytes(1000), b"\x82SNAPPY\x00" + b"\xff" * 100])
+def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None:
+    """The batches around it are read. One dead letter stands for all of its records."""
+    bad = batch(THREE, attributes=codec, compressed=content, base=3)
+    records, after = unpack(batch(THREE) + bad + batch(THREE, base=6))
+    assert [found.offset for found in records if not found.problem] in ([0, 1, 2, 6, 7, 8], list(range(9)))
+    if unreadable := [found for found in records if found.problem]:
+        assert "the batch with the offsets 3 to 5 cannot be read" in said(unreadable[0])
+        assert unreadable[0].offset == 3
+    assert after == 9
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_the_memory_for_a_batch_is_limited(codec: int) -> None:
+    data = batch([record(0, b"k", bytes(6 * MAX_BATCH_BYTES))], codec=codec)
+    tracemalloc.start()
+    try:
+        [found], after = unpack(data)
+        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_BATCH_BYTES
+    finally:
+        tracemalloc.stop()
+    assert "cannot be decompressed" in said(found)
+    assert after == 1
+
+
+@pytest.mark.heavy
+def test_a_batch_of_records_with_many_headers_takes_little_memory() -> None:
+    data = batch([record(offset, b"k", None, [(b"", None)] * 3_000) for offset in range(200)], codec=ZSTD)
+    tracemalloc.start()
+    try:
+        records, _ = unpack(data)
+        assert tracemalloc.get_traced_memory()[1] < MAX_BATCH_BYTES
+    finally:
+        tracemalloc.stop()
+    assert {said(found) for found in records} == {"the record has 3,000 headers, more than 100"}
+
+
+def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
+    """Returns what each poll returns of what a broker has returned."""
+    found = []
+    rest = Rest(fetched(data, 0, by), by)
+    while not rest.is_empty:
+        by.begin()
+        found.append(rest.take(most))
+        assert not found[-1] or rest.next_offset >= found[-1][-1].next_offset
+    return found
+
+
+def test_a_poll_is_limited_by_bytes() -> None:
+    large = [record(offset, b"k", bytes(MAX_RECORD_BYTES)) for offset in range(8)]
+    found = polls(b"".join(batch(large, codec=ZSTD, base=8 * number) for number in range(10)), unpacker(), 5000)
+    assert all(len(records) <= MAX_POLL_BYTES // MAX_RECORD_BYTES for records in found)
+    assert [record.offset for records in found for record in records] == list(range(80))
+
+
+def test_a_poll_is_limited_by_time_whatever_is_wrong() -> None:
+    """Batches that are too large to be decompressed cost as much as those that can be."""
+    bomb = bytes(MAX_BATCH_BYTES + 1)
+    data = b"".join(batch([bomb], codec=ZSTD, base=number) for number in range(20))
+    found = polls(data, unpacker(), 5000)
+    assert all(len(records) <= MAX_POLL_BYTES // MAX_BATCH_BYTES for records in found)
+    assert sum(map(len, found)) == 20
+
+
+def test_a_poll_is_limited_by_records() -> None:
+    data = b"".join(batch(THREE, base=3 * number) for number in range(5))
+    assert max(len(records) for records in polls(data, unpacker(), 4)) == 4
+
+
+def test_a_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
+    data = bytearray(batch(THREE, base=3))
+    data[-1] ^= 1
+    by = unpacker()
+    good = batch(THREE)
+    for _ in range(2):
+        records, after = unpack(good + bytes(data), by=by)
+        assert len(records) == after == 3
+    records, after = unpack(good + bytes(data), by=by)
+    assert "its checksum is wrong" in said(records[3])
+    assert (records[3].offset, records[3].offsets, after) == (3, 3, 6)
+
+
+def test_a_batch_without_a_header_is_an_error_of_kafka() -> None:
+    """Nothing says where the next batch begins."""
+    with pytest.raises(CorruptRecordException):
+        unpack(batch(THREE) + struct.pack(">qi", 3, 1) + b"x")
+
+
+def test_what_brokers_before_kafka_011_have_stored() -> None:
+    content = struct.pack(">IbbqiI", 0, 1, 0, 0, -1, 0)
+    records, after = unpack(struct.pack(">qi", 7, len(content)) + content, 5)
+    assert "its format is from before Kafka 0.11" in said(records[0])
+    assert after == 8
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        pytest.param([0, 0, 2], [(0, 1), (1, 2)], id="twice the same"),
+        pytest.param([1, 0, 2], [(1, 1), (2, 1)], id="back"),
+        pytest.param([0, -5, 2], [(0, 1), (1, 2)], id="before the batch"),
+        pytest.param([0, 1, 50], [(0, 1), (1, 1), (2, 1)], id="behind the batch"),
+        pytest.param([2, 1, 0], [(2, 1)], id="back after the last one"),
+    ],
+)
+def test_offsets_that_are_not_in_order(
+    offsets: list[int], expected: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No record is lost silently, and none gets the coordinates of another one."""
+    records, after = unpack(batch([record(offset, b"k", b"v") for offset in offsets]) + batch(THREE, base=3))
+    assert [(found.offset, found.offsets) for found in records] == [*expected, (3, 1), (4, 1), (5, 1)]
+    assert [bool(found.problem) for found in records].count(True) + len(caplog.records) == 1
+    assert after == 6
+
+
+@pytest.mark.parametrize(("time", "expected"), [(-5, 0), (2**62, 2**48 - 1), (1234, 1234)])
+def test_times_of_records(time: int, expected: int) -> None:
+    records, _ = unpack(batch([record(0, b"k", b"v", time=time), record(1, b"k", bytes(9000), time=time)]))
+    assert [found.timestamp for found in records] == [expected, expected]
+
+
+def test_aborted_transactions_are_left_out() -> None:
+    data = batch(THREE, attributes=TRANSACTIONAL, producer=7)
+    for key, kept in ((b"\0\0\0\0", 0), (b"\0\0\0\1", 3)):
+        marker = batch([record(0, key, None)], attributes=TRANSACTIONAL | CONTROL, producer=7, base=3)
+        again = batch(THREE, attributes=TRANSACTIONAL, producer=7, base=4)
+        aborted = [(7, 0)]
+        found = fetched(data + marker + again, 0, None, aborted)
+        assert len(list(chain.from_iterable(found.pieces()))) == (3 if key[-1] == 0 else 0), kept
+        assert found.next_offset == 7
+
+
+def test_control_batches_are_skipped_whatever_they_contain() -> None:
+    for content in (record(0, b"", None), record(0, b"\x00\x00\x00\x00", None), b"\x02\x00"):
+        marker = batch([content], attributes=0b110000, producer=7, base=3)
+        records, after = unpack(batch(THREE) + marker + batch(THREE, base=4))
+        assert len(records) == 6
+        assert after == 7
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_bytes(seed: int) -> None:
+    """Of any batch whose checksum is right, whatever is in it, each offset is passed once."""
+    random = Random(seed)
+    for _ in range(50):
+        content = bytearray(b"".join(THREE))
+        for _ in range(random.randint(1, 8)):
+            content[random.randrange(len(content))] = random.randrange(256)
+        del content[random.randint(0, len(content)) :]
+        data = batch(THREE, compressed=bytes(content), count=random.choice([3, 3, 1, 100]))
+        records, after = unpack(data + batch(THREE, base=100))
+        offsets = [found.offset for found in records]
+        assert offsets == sorted(set(offsets))
+        assert offsets[-3:] == [100, 101, 102]
+        assert after == 103
+
+
+def test_what_is_read_in_part_is_freed_at_once() -> None:
+    """Not at the next garbage collection, before which hundreds of megabytes may come."""
+    data = batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD)
+    records = fetched(data)
+    found = Rest(records, unpacker())
+    assert len(found.take(1)) == 1
+    alive = weakref.ref(records)
+    gc.disable()
+    try:
+        del found, records
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_of_a_header_that_comes_often_the_last_one_counts() -> None:
+    """So the headers of a record take little memory, whatever is sent."""
+    headers: list[Header] = [(b"ce_id", b"%d" % number) for number in range(MAX_HEADERS)]
+    [found], _ = unpack(batch([record(0, b"k", b"v", headers)]))
+    assert found.headers == (("ce_id", b"%d" % (MAX_HEADERS - 1)),)
+
+
+def test_small_records_count_with_what_they_take_in_memory() -> None:
+    by = unpacker()
+    unpack(batch([record(offset, None, None) for offset in range(1000)]), by=by)
+    assert by.unpacked > 1000 * sys.getsizeof(Record(TOPIC, 0, 0, 0, None, None, (), LEAD))
+
+
 RACK = "zone-b"
 LEADER, REPLICA, NOBODY = 1, 2, -1
 FIRST = 7
@@ -55,13 +348,15 @@ class Brokers:
         sent: Any = request.build(FetchRequest_v11)
         assert sent.rack_id == RACK
         assert [(topic, [each[2] for each in partitions]) for topic, partitions in sent.topics] == [
-            (AT.topic, [FIRST])
+            (PARTITION.topic, [FIRST])
         ], "the position has not changed"
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         error, named, data = answer
-        return FetchResponse_v11(0, 0, 0, [(AT.topic, [(AT.partition, error.errno, 9, 9, 0, [], named, data)])])
+        return FetchResponse_v11(
+            0, 0, 0, [(PARTITION.topic, [(PARTITION.partition, error.errno, 9, 9, 0, [], named, data)])]
+        )
 
     def leader_for_partition(self, _partition: object) -> int:
         return LEADER
@@ -74,19 +369,23 @@ class Brokers:
     def force_metadata_update(self) -> None: ...
 
 
+async def given_up(_partition: Partition) -> int:
+    raise AssertionError("the position was given up")
+
+
+def fetcher_of(brokers: Brokers) -> Fetcher:
+    return Fetcher(brokers, unpacker(), 1_000_000, given_up, RACK)
+
+
 async def asked(brokers: Brokers) -> list[int]:
     """Returns which brokers are asked until the records are there."""
-
-    async def earliest(_partition: Partition) -> int:
-        raise AssertionError("the position was given up")
-
-    fetcher = Fetcher(brokers, Unpacker({AT.topic: LEAD}, MAX_RECORD_BYTES), 1_000_000, earliest, RACK)
-    fetcher.seek(AT, FIRST)
+    fetcher = fetcher_of(brokers)
+    fetcher.seek(PARTITION, FIRST)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not (found := await fetcher.poll(10, 1.0)):
             pass
     await fetcher.close()
-    assert [each.offset for each in found[AT]] == [FIRST]
+    assert [each.offset for each in found[PARTITION]] == [FIRST]
     return brokers.asked
 
 
@@ -116,7 +415,7 @@ async def test_the_leader_is_asked_again_after_a_while(monkeypatch: pytest.Monke
 
 
 class TwoPartitions(Brokers):
-    """A broker that has a record of `AT`, and then nothing. It notes what it is asked for."""
+    """A broker that has a record of `PARTITION`, and then nothing. It notes what it is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,21 +430,17 @@ class TwoPartitions(Brokers):
             self.waiting.set()
             await asyncio.Event().wait()
         _, _, data = RECORDS
-        return FetchResponse_v11(0, 0, 0, [(topic, [(AT.partition, 0, 9, 9, 0, [], NOBODY, data)])])
+        return FetchResponse_v11(0, 0, 0, [(topic, [(PARTITION.partition, 0, 9, 9, 0, [], NOBODY, data)])])
 
 
 async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes_next() -> None:
     """Otherwise a record that comes meanwhile would wait for the answer of a request that does not ask for it."""
-
-    async def earliest(_partition: Partition) -> int:
-        raise AssertionError("the position was given up")
-
     broker = TwoPartitions()
-    fetcher = Fetcher(broker, Unpacker({AT.topic: LEAD}, MAX_RECORD_BYTES), 1_000_000, earliest, RACK)
-    fetcher.seek(AT, FIRST)
-    fetcher.seek(Partition(AT.topic, 1), FIRST)
+    fetcher = fetcher_of(broker)
+    fetcher.seek(PARTITION, FIRST)
+    fetcher.seek(Partition(PARTITION.topic, 1), FIRST)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert [*await fetcher.poll(10, PATIENCE_SECONDS)] == [AT]
+        assert [*await fetcher.poll(10, PATIENCE_SECONDS)] == [PARTITION]
         await broker.waiting.wait()
     await fetcher.close()
     assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]
@@ -159,7 +454,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def test_it_knows_no_request_of_kafka() -> None:
+async def test_what_answers_knows_no_request_of_kafka() -> None:
     async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
         at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match=f"what answers at {at} is not Kafka 0.11 or later"):

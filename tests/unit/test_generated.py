@@ -1,4 +1,7 @@
-"""What `python -m docs.generate` writes: the committed files are up to date, and each example is what its page says."""
+"""What `python -m docs.generate` writes: the committed files are up to date, and each example is what its page says.
+The OpenAPI document is valid, complete against the contract's table, and its examples fit its own schemas (`make lint`
+finds what it declares and does not use). Pages show no figure that `make bench` did not print.
+"""
 
 import re
 from itertools import zip_longest
@@ -7,18 +10,22 @@ from typing import Any
 import jsonschema_rs
 import orjson
 import pytest
+from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
+from api.errors import ApiError, NoSuchPath, Rebuilding, TooManyGuesses
+from bench import outcome, pages
 from docs.generate import asyncapi, events_page, tables
 from docs.generate.__main__ import ROOT, files
 from docs.generate.json_schema import components, descriptions, event_schemas, event_types
+from docs.generate.openapi import document
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.record import Record
-from schemas.resources import KINDS, LEAD, ORGANIZATION
+from schemas.problems import PROBLEMS
+from schemas.resources import KINDS, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import PROCESSES, variable
 
 EVENTS = (ROOT / "docs" / "events.md").read_text("utf-8")
-ORGANIZATION_ID = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
 
 
 def test_every_generated_file_is_up_to_date() -> None:
@@ -42,28 +49,6 @@ def test_every_setting_is_listed_once_and_has_a_meaning() -> None:
 def test_the_schemas_of_events_are_valid_json_schema() -> None:
     for schema in event_schemas().values():
         jsonschema_rs.meta.validate(schema)
-
-
-@pytest.mark.parametrize(
-    ("data", "valid"),
-    [
-        pytest.param({}, True, id="whole"),
-        pytest.param({"unknown": [1]}, True, id="unknown fields are allowed"),
-        pytest.param({"rate_limits": None}, True, id="optional may be null"),
-        pytest.param({"rate_limits": {"key": {"quota": 1, "window_seconds": 1}}}, True, id="limits"),
-        pytest.param({"rate_limits": {"key": {"quota": 0, "window_seconds": 1}}}, False, id="quota 0"),
-        pytest.param({"version": 0}, False, id="version 0"),
-        pytest.param({"version": 2**53}, False, id="version 2^53"),
-        pytest.param({"id": "1"}, False, id="not a UUID"),
-        pytest.param({"api_access": None}, False, id="required is null"),
-    ],
-)
-def test_the_schemas_of_an_organization(data: dict[str, object], valid: bool) -> None:
-    whole = {"id": ORGANIZATION_ID, "organization_id": ORGANIZATION_ID, "version": 1, "api_access": True} | data
-    event = {"specversion": "1.0", "id": "1", "source": "/crm", "type": "crm.organization.changed", "data": whole}
-    schemas = event_schemas()
-    assert jsonschema_rs.is_valid(schemas["crm.organization.changed.data"], whole) is valid
-    assert jsonschema_rs.is_valid(schemas["crm.organization.changed"], event) is valid
 
 
 def test_every_field_of_an_event_has_a_description() -> None:
@@ -114,3 +99,106 @@ def test_the_examples_of_asyncapi_fit_its_schemas() -> None:
             schema = {"components": document["components"], **message[part]}
             for example in message.get("examples", ()):
                 jsonschema_rs.validate(schema, example[part])
+
+
+LEADS = "/api/v1/ext/leads/{id}"
+PATHS = [f"/api/v1/ext/{resource.topic}/{{id}}" for resource in RESOURCES]
+RATE_LIMIT = {"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in node:
+        return node
+    found: Any = document()
+    for part in node["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    assert isinstance(found, dict)
+    return found
+
+
+def answer(path: str, method: str, status: int) -> dict[str, Any]:
+    return resolved(document()["paths"][path][method]["responses"][str(status)])
+
+
+def schema_of(reference: dict[str, Any]) -> dict[str, Any]:
+    return {**reference, "components": document()["components"]}
+
+
+def test_it_is_valid_openapi() -> None:
+    assert [error.message for error in OPENAPI_31_VALIDATOR.iter_errors(document())] == []
+
+
+def test_every_status_of_the_contract_is_described() -> None:
+    expected = {200, 304} | {problem.status for problem in PROBLEMS}
+    for path in PATHS:
+        for method in ("get", "head"):
+            assert {int(status) for status in document()["paths"][path][method]["responses"]} == expected
+
+
+def test_every_problem_has_an_example() -> None:
+    for problem in PROBLEMS:
+        content = answer(LEADS, "get", problem.status)["content"]["application/json"]
+        example = content["examples"][problem.code]["value"]
+        jsonschema_rs.validate(schema_of(content["schema"]), example)
+        assert (example["error"], example["status"]) == (problem.code, problem.status)
+
+
+def test_the_example_of_a_record_is_valid() -> None:
+    for path in PATHS:
+        content = answer(path, "get", 200)["content"]["application/json"]
+        jsonschema_rs.validate(schema_of(content["schema"]), content["example"], validate_formats=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        pytest.param(200, {"ETag", "Data-As-Of"} | RATE_LIMIT, id="record"),
+        pytest.param(304, {"ETag", "Data-As-Of"} | RATE_LIMIT, id="not modified"),
+        pytest.param(400, RATE_LIMIT, id="invalid id"),
+        pytest.param(401, {"WWW-Authenticate"}, id="not authenticated"),
+        pytest.param(403, set(), id="no access"),
+        pytest.param(404, {"Data-As-Of"} | RATE_LIMIT, id="not found"),
+        pytest.param(405, {"Allow"}, id="another method"),
+        pytest.param(429, {"Retry-After"} | RATE_LIMIT, id="rate limit"),
+        pytest.param(503, {"Retry-After"}, id="unavailable"),
+    ],
+)
+def test_headers_of_each_answer(status: int, headers: set[str]) -> None:
+    expected = headers | {"X-Request-Id", "Cache-Control"}
+    for method in ("get", "head"):
+        assert answer(LEADS, method, status)["headers"].keys() == expected
+
+
+def test_every_field_is_described() -> None:
+    for name, schema in document()["components"]["schemas"].items():
+        assert "description" in schema, f"give the Struct {name} a docstring"
+        fields = [field for field, found in schema["properties"].items() if "description" not in found]
+        assert fields == [], f"add Meta(description=…) to these fields of {name}"
+
+
+def all_errors(base: type[ApiError]) -> list[type[ApiError]]:
+    return [base, *(error for child in base.__subclasses__() for error in all_errors(child))]
+
+
+def test_what_is_described_is_what_the_api_raises() -> None:
+    """But for three messages: the description shows the usual one of their code."""
+    unusual = (NoSuchPath, Rebuilding, TooManyGuesses)
+    raised = {(e.code, e.status, e.message) for e in all_errors(ApiError) if e not in unusual}
+    assert raised == {(problem.code, problem.status, problem.message) for problem in PROBLEMS}
+
+
+@pytest.mark.parametrize("name", ["README.md", "bench/README.md", "docs/capacity.md"])
+def test_a_page_shows_the_figures_of_the_results(name: str) -> None:
+    wanted = pages.pages(outcome.read(ROOT / "bench" / "results.json"))[ROOT / name]
+    assert (ROOT / name).read_text("utf-8") == wanted, "run `python -m bench.pages`"
+
+
+def test_the_readme_says_no_other_figure() -> None:
+    """A number with a unit of measurement outside of what is made from the results would be one that nobody prints."""
+    text = re.sub(
+        r"<!-- from (?:bench|make test-images).*?<!-- end -->",
+        "",
+        (ROOT / "README.md").read_text("utf-8"),
+        flags=re.DOTALL,
+    )
+    assert re.findall(r"\d[\d,.]* ?(?:ms|µs|MB|GB|requests/s|records/s|times)\b", text) == []

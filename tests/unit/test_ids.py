@@ -1,10 +1,20 @@
-"""The ids of a Struct: found by the type of the field, checked, and put into lower case."""
+"""Ids in events: found by the type of the field, checked, and in lower case once an event is read."""
+
+import re
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
+from projector import mapping
+from projector.change import read
+from projector.errors import BadRecord
+from schemas import resources
 from schemas.fields import Uuid
 from schemas.ids import Ids
+from tests.harness import crm
+from tests.harness.crm import Json, Message
 
 ONE, TWO, THREE = (f"abcdefab-cdef-4abc-9def-abcdefabcde{digit}" for digit in "def")
 NOT_AN_ID = ONE[:-1] + "g"
@@ -104,3 +114,100 @@ def test_ids_in_upper_case_are_lowered(upper: Whole, lower: Whole) -> None:
 )
 def test_has_ids(ids: Ids, has_ids: bool) -> None:
     assert bool(ids) is has_ids
+
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def mapped(value: Any, change: Callable[[str, str], str], path: str = "$.data") -> Any:
+    """Returns `value` with each id in it replaced by `change(path, id)`."""
+    match value:
+        case dict():
+            return {name: mapped(inner, change, f"{path}.{name}") for name, inner in value.items()}
+        case list():
+            return [mapped(inner, change, f"{path}[{number}]") for number, inner in enumerate(value)]
+        case str() if UUID.fullmatch(value):
+            return change(path, value)
+    return value
+
+
+def example(kind: resources.Kind) -> Json:
+    """Returns the data of an event with every field and another id in each; all of these contain letters."""
+    numbers = iter(range(100))
+    data: Json = {resources.ORGANIZATION: crm.organization_data, resources.API_KEY: crm.api_key_data}.get(kind, Json)()
+    if isinstance(kind, resources.Resource):
+        data = msgspec.to_builtins(kind.event_example)
+    data = mapped(data, lambda _path, _id: f"abcdefab-cdef-4abc-9def-abcdefabcd{next(numbers):02}")
+    return data | {"organization_id": data["id"]} if kind is resources.ORGANIZATION else data
+
+
+def message(kind: resources.Kind, data: Json) -> Message:
+    """An event with this data. Its key is that of the example: ids in lower case."""
+    own = example(kind)
+    key = crm.message_key(kind, own["organization_id"], own["id"])
+    return msgspec.structs.replace(crm.changed(kind, data), key=key)
+
+
+def paths_of(kind: resources.Kind) -> list[str]:
+    """Returns the path of each id in the example."""
+    found: list[str] = []
+
+    def note(path: str, id_: str) -> str:
+        found.append(path)
+        return id_
+
+    mapped(example(kind), note)
+    return found
+
+
+def test_the_examples_have_every_id() -> None:
+    """The tests below are about every id only as long as the examples have them all."""
+    own = {"$.data.id", "$.data.organization_id"}
+    others = {f"$.data.{name}" for name in ("contact_id", "assigned_to", "events[0].id")}
+    assert set(paths_of(resources.LEAD)) >= own | others
+    assert all(set(paths_of(kind)) >= own for kind in resources.KINDS)
+
+
+def in_upper_case(kind: resources.Kind) -> Message:
+    upper = message(kind, mapped(example(kind), lambda _, id_: id_.upper()))
+    assert upper.value != message(kind, example(kind)).value
+    return upper
+
+
+@pytest.mark.parametrize("kind", resources.KINDS, ids=lambda kind: kind.noun)
+def test_ids_in_upper_case_are_read_in_lower_case(kind: resources.Kind) -> None:
+    lower = msgspec.convert(example(kind), kind.event)
+    how = "ids in schemas/events.py have the type Uuid"
+    assert read(in_upper_case(kind).record()).entity == lower, how
+    assert read(crm.binary(in_upper_case(kind)).record()).entity == lower
+
+
+@pytest.mark.parametrize("kind", resources.KINDS, ids=lambda kind: kind.noun)
+def test_ids_in_upper_case_are_written_in_lower_case(kind: resources.Kind) -> None:
+    lower, upper = message(kind, example(kind)).record(), in_upper_case(kind).record()
+    assert mapping.intent(read(upper), upper) == mapping.intent(read(lower), lower)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [pytest.param(kind, path, id=f"{kind.noun} {path}") for kind in resources.KINDS for path in paths_of(kind)],
+)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(NOT_AN_ID, id="a wrong letter"),
+        pytest.param(NOT_AN_ID.upper(), id="a wrong letter, upper case"),
+        pytest.param(NOT_AN_ID[:-1], id="too short"),
+        pytest.param(NOT_AN_ID + "0", id="too long"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_what_is_not_a_uuid_is_a_bad_record(kind: resources.Kind, path: str, wrong: str) -> None:
+    data = mapped(example(kind), lambda at, id_: wrong if at == path else id_)
+    with pytest.raises(BadRecord) as caught:
+        read(message(kind, data).record())
+    is_own = path in ("$.data.id", "$.data.organization_id") and len(wrong) == len(NOT_AN_ID)
+    reason = f"`{path}` is not that of the message key" if is_own else f"`{path}`"
+    assert reason in caught.value.reason
+    assert not UUID.search(caught.value.reason)
+    assert NOT_AN_ID[:-1] not in caught.value.reason

@@ -1,15 +1,175 @@
-"""How values lie in Redis: the head, the positions inside bodies that Lua relies on, and content hashes."""
+"""How data lies in Redis. Names of keys: what each looks like, that none is another's, and that all stay in their
+organization. Values: the head, the positions inside bodies that Lua relies on, and content hashes.
+"""
 
+import fnmatch
 import struct
 from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import examples, layouts, names
+from schemas import api_keys, examples, layouts, names, resources
+from schemas.control import GenerationId, new_generation, number_of
 from schemas.layouts import Head, content_hash, milliseconds, read_head, write_head
+from tests.harness.generations import generation
+
+ORGANIZATION = "00000000-0000-0000-0000-00000000003e"
+TAG = b"lv3{0000000000000000000010}"
+ID = "ffffffff-ffff-ffff-ffff-fffffffffffe"
+SHORT = b"/////////////////////g"
+HASH = "ab" * 32
+OWNER = names.organization(ORGANIZATION)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(OWNER, TAG, id="organization"),
+        pytest.param(names.api_key(OWNER, HASH), TAG + b"k" + HASH.encode(), id="api key"),
+        pytest.param(names.api_key_entity(OWNER, ID), TAG + b"a" + SHORT, id="api key entity"),
+        pytest.param(names.organization_limit(OWNER), TAG + b"q", id="limit of an organization"),
+        pytest.param(names.key_limit(OWNER, HASH), TAG + b"q" + HASH.encode(), id="limit of a key"),
+        pytest.param(names.document(resources.LEAD, OWNER, generation(1), ID), TAG + b"1.Test00l" + SHORT, id="lead"),
+        pytest.param(
+            names.document(resources.CONTACT, OWNER, generation(12), ID), TAG + b"12.Test00c" + SHORT, id="contact"
+        ),
+        pytest.param(
+            names.contact_leads(OWNER, generation(3), ID), TAG + b"3.Test00i" + SHORT, id="leads of a contact"
+        ),
+        pytest.param(names.CONTROL, b"lv3{ledger}:control", id="control record"),
+        pytest.param(names.WRITERS, b"lv3{ledger}:writers", id="writers"),
+        pytest.param(names.DEAD_LETTERS, b"lv3{ledger}:dead-letters", id="dead letters"),
+        pytest.param(names.JOBS, b"lv3:tasks", id="jobs"),
+        pytest.param(names.LATENCY, b"lv3:latency", id="latency"),
+        pytest.param(names.rebuild(generation(2)), b"lv3{ledger}:rebuild:2.Test00", id="ledger of a rebuild"),
+        pytest.param(names.job_lock("erase", ORGANIZATION), b"lv3:task:" + TAG[3:] + b":erase", id="lock of a job"),
+    ],
+)
+def test_name_of_a_key(name: bytes, expected: bytes) -> None:
+    assert name == expected
+    assert name.startswith(names.PREFIX)
+
+
+def test_names_of_fields() -> None:
+    assert names.position("crm.leads", 3) == "crm.leads:3"
+    assert names.dead_letter("crm.leads", 3, 42) == "crm.leads:3:42"
+    assert names.target("crm.leads", 3) == "target:crm.leads:3"
+
+
+def all_names(organization_id: str, generation: GenerationId, entity_id: str, key_hash: str) -> list[bytes]:
+    owner = names.organization(organization_id)
+    return [
+        owner,
+        names.organization_limit(owner),
+        names.api_key(owner, key_hash),
+        names.key_limit(owner, key_hash),
+        names.api_key_entity(owner, entity_id),
+        *(names.document(resource, owner, generation, entity_id) for resource in resources.RESOURCES),
+        names.contact_leads(owner, generation, entity_id),
+    ]
+
+
+uuids = st.uuids().map(str)
+generations = st.integers(1, 10**6).map(new_generation)
+arguments = st.tuples(uuids, generations, uuids, st.binary(min_size=32, max_size=32).map(bytes.hex))
+
+
+@given(arguments)
+def test_all_names_of_an_organization_share_its_hash_tag(given_arguments: tuple[str, GenerationId, str, str]) -> None:
+    """Redis Cluster hashes what stands between the first `{` and the next `}`."""
+    tags = {name.partition(b"{")[2].partition(b"}")[0] for name in all_names(*given_arguments)}
+    assert tags == {api_keys.organization_tag(given_arguments[0]).encode()}
+
+
+@given(arguments, arguments)
+def test_no_two_things_share_a_name(
+    one: tuple[str, GenerationId, str, str], other: tuple[str, GenerationId, str, str]
+) -> None:
+    assert len(set(all_names(*one))) == len(all_names(*one))
+    if one[0] != other[0]:
+        assert set(all_names(*one)).isdisjoint(all_names(*other))
+
+
+@given(uuids, generations, generations, uuids, uuids)
+def test_generations_and_ids_do_not_run_into_each_other(
+    organization_id: str, generation: GenerationId, other_generation: GenerationId, entity_id: str, other_id: str
+) -> None:
+    owner = names.organization(organization_id)
+    same = names.document(resources.LEAD, owner, generation, entity_id) == names.document(
+        resources.LEAD, owner, other_generation, other_id
+    )
+    assert same is ((generation, entity_id) == (other_generation, other_id))
+
+
+@given(arguments)
+def test_patterns_find_what_they_say_and_nothing_else(given_arguments: tuple[str, GenerationId, str, str]) -> None:
+    """`fnmatch` reads these patterns as Redis does."""
+    organization_id, generation, *_ = given_arguments
+    everything = [name.decode() for name in all_names(*given_arguments)]
+    of_generation = names.of_generation(generation).decode()
+    of_organization = names.of_organization(names.organization(organization_id)).decode()
+    assert fnmatch.filter(everything, of_generation) == everything[5:]
+    assert fnmatch.filter(everything, names.of_generation(new_generation(number_of(generation))).decode()) == []
+    assert fnmatch.filter(everything, of_organization) == everything[1:]
+
+
+@given(arguments)
+def test_a_name_of_a_document_is_read_back(given_arguments: tuple[str, GenerationId, str, str]) -> None:
+    organization_id, generation, entity_id, _ = given_arguments
+    found = [names.IN_GENERATION.fullmatch(name) for name in all_names(*given_arguments)]
+    assert found[:5] == [None] * 5
+    for match, kind in zip(found[5:], (*(resource.letter for resource in resources.RESOURCES), b"i"), strict=True):
+        assert match
+        assert match.groups()[1:3] == (generation.encode(), kind)
+        assert names.organization_id(match[1]) == organization_id
+        assert names.long_id(match[4]) == entity_id
+
+
+@given(st.uuids())
+def test_an_id_comes_back_from_each_form(uuid: UUID) -> None:
+    text = str(uuid)
+    short = names.short_id(text)
+    assert (len(short), names.long_id(short)) == (22, text)
+    assert names.short_id(text.upper()) == short
+    assert names.organization(text.upper()) == names.organization(text)
+    assert names.tagged(api_keys.parse(api_keys.mint(text)).organization_tag) == names.organization(text)
+
+
+def test_documents_fit_the_size_class_they_are_made_for() -> None:
+    assert len(names.document(resources.LEAD, OWNER, generation(999), ID)) <= 60
+
+
+@pytest.mark.parametrize(
+    ("tag", "slot"),
+    [
+        pytest.param(b"123456789", 12739, id="the example of Redis's specification"),
+        pytest.param(names.HOME, 2466, id="ledger"),
+    ],
+)
+def test_slot_of_a_tag(tag: bytes, slot: int) -> None:
+    assert names.tag_slot(tag) == slot
+
+
+def test_every_slot_has_a_short_tag() -> None:
+    tags = [names.slot_tag(slot) for slot in range(names.SLOTS)]
+    assert [names.tag_slot(tag) for tag in tags] == list(range(names.SLOTS))
+    assert max(map(len, tags)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        pytest.param(names.CONTROL, b"lv3{17}:control", id="the control record's"),
+        pytest.param(names.rebuild(generation(3)), b"lv3{17}:rebuild:3.Test00", id="a rebuild's"),
+    ],
+)
+def test_the_copy_of_a_ledger(ledger: bytes, expected: bytes) -> None:
+    assert names.copy(ledger, b"17") == expected
+    assert names.copy(ledger, names.HOME) == ledger
 
 
 def head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:

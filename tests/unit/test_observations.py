@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.control import ControlRecord, Copy, Position, first_state
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.operate.observe import KafkaPart, Observation, RedisPart
@@ -27,7 +26,7 @@ from projector.redis.store import Memory
 from schemas.control import Stamp
 from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
 from schemas.settings import ProjectorSettings
-from tests.harness.generations import ids
+from tests.harness import control
 from tests.harness.waiting import wait_until
 
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
@@ -55,13 +54,6 @@ def topic(
     return Topic("crm.leads", exists, allowed, (FIRST, SECOND) if exists else (), leaderless, retention)
 
 
-def record(positions: Mapping[Partition, int]) -> ControlRecord:
-    state = first_state(("ledger",))
-    stored = {partition: Position(offset, 0, 0) for partition, offset in positions.items()}
-    copy = Copy(STAMP, state, "x", ids(1), ids(1), (), stored)
-    return ControlRecord(STAMP, state, {b"ledger": copy})
-
-
 def writer(partitions: dict[str, int], age_ms: int = 0, role: str = "run") -> Writer:
     return Writer("host", age_ms, Heartbeat(role, 1, STAMP.text, lines={"documents": "running"}, partitions=partitions))
 
@@ -69,7 +61,8 @@ def writer(partitions: dict[str, int], age_ms: int = 0, role: str = "run") -> Wr
 def redis(
     positions: Mapping[Partition, int], *writers: Writer, used: int = 50, policy: str = "noeviction"
 ) -> RedisPart:
-    return RedisPart(record(positions), 0, [Memory(used, 100, policy)], list(writers))
+    record = control.record_of(control.state_of(), positions)
+    return RedisPart(record, 0, [Memory(used, 100, policy)], list(writers))
 
 
 def kafka(*ends: int, topics: list[Topic] | None = None) -> KafkaPart:

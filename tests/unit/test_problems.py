@@ -11,7 +11,7 @@ from docs.generate.troubles import ROWS
 from projector import problem
 from projector.console import pages
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
+from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import KafkaPart, Observation, RedisPart
@@ -22,8 +22,7 @@ from projector.redis.store import Memory
 from schemas import metrics, words
 from schemas.control import Stamp
 from schemas.heartbeat import Former, Heartbeat, LineTrouble
-from tests.harness import troubled
-from tests.harness.generations import generation, ids
+from tests.harness import control, troubled
 from tests.harness.troubled import EVERY, HALT, OBSERVED
 
 STAMP = Stamp.first()
@@ -61,11 +60,8 @@ def rebuilding(age_ms: int = 100) -> Writer:
 
 
 def record(*, filled: bool = True, position: int = 5, mapping: int = VERSION) -> ControlRecord:
-    state = State(generation(1), ids(1), {generation(1): Generation(mapping, "2026-01-01T00:00:00Z")}, ("ledger",))
-    positions = {LEADS: Position(position, 0, 0)}
-    return ControlRecord(
-        STAMP, state, {b"ledger": Copy(STAMP, state, "i", ids(1), ids(1) if filled else (), (), positions)}
-    )
+    state = control.state_of(mappings={1: mapping})
+    return control.record_of(state, {LEADS: position}, filled=None if filled else ())
 
 
 def redis(
@@ -288,14 +284,15 @@ def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
 
 
 def shards(*filled: bool) -> RedisPart:
-    state = State(generation(1), ids(1), {generation(1): Generation(VERSION, "")}, tuple("abc"))
+    found = control.record_of(control.state_of(copies=tuple("abc")), {LEADS: 5})
     copies = {
-        tag.encode(): Copy(STAMP, state, "i", ids(1), ids(1) if is_filled else (), (), {LEADS: Position(5, 0, 0)})
-        for tag, is_filled in zip("abc", filled, strict=True)
+        tag: msgspec.structs.replace(copy, filled=copy.filled if is_filled else ())
+        for (tag, copy), is_filled in zip(found.copies.items(), filled, strict=True)
+        if copy
     }
     servers = {tag: f"10.0.0.1:{7000 + number}" for number, tag in enumerate(copies)}
     memory = [Memory(1, 0, "noeviction")] * 3
-    return RedisPart(ControlRecord(STAMP, state, copies), 0, memory, [projector()], servers)
+    return RedisPart(msgspec.structs.replace(found, copies=copies), 0, memory, [projector()], servers)
 
 
 @pytest.mark.parametrize(
@@ -334,9 +331,9 @@ def test_shards_are_named(filled: tuple[bool, ...], said: str, advised: str) -> 
     ],
 )
 def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: bool, said: str) -> None:
-    state = State(generation(1), ids(1, 2), {each: Generation(VERSION, "") for each in ids(1, 2)}, ("ledger",))
-    copy = Copy(STAMP, state, "i", ids(1, 2), ids(1, 2) if complete else ids(1), (), {LEADS: Position(5, 0, 0)})
-    found = survey(redis(*writers, control=ControlRecord(STAMP, state, {b"ledger": copy})), kafka())
+    state = control.state_of(1, 1, 2)
+    record = control.record_of(state, {LEADS: 5}, filled=(1, 2) if complete else (1,))
+    found = survey(redis(*writers, control=record), kafka())
     assert found.redis
     nobody = unattended(found.redis)
     assert said in (str(say(nobody)) if nobody else "")

@@ -1,6 +1,10 @@
-"""Headers of scripts bind KEYS and ARGV to names, for Lua and for Python; codes of replies have one place."""
+"""Headers of scripts bind KEYS and ARGV to names, for Lua and for Python; codes of replies have one place. Every
+command that may destroy or declare something is in the table of docs/how-it-works.md.
+"""
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 
@@ -8,10 +12,10 @@ import pytest
 
 import api.redis.scripts
 import projector.redis.scripts
+from docs.generate.preconditions import KAFKA, PLAIN, READS, ROOT, scripts
 from leadview.redis.scripts import Key, Keys, OptionalKey, Script, ScriptError
 
 P = ParamSpec("P")
-ROOT = Path(__file__).parents[2]
 LUA = sorted(path for package in ("api", "projector") for path in (ROOT / package).rglob("*.lua"))
 
 
@@ -142,14 +146,51 @@ def test_a_caller_that_cannot_be_is_refused(declared: Callable[..., None], text:
         load(declared, text + "f(KEYS.copy)")
 
 
-def test_every_script_is_declared() -> None:
+def test_every_script_is_declared_and_in_the_table() -> None:
     declared = {
         (folder, script.name)
-        for folder, scripts in (
+        for folder, of_program in (
             ("api", (api.redis.scripts.serve, api.redis.scripts.usage)),
             ("projector", projector.redis.scripts.SCRIPTS),
         )
-        for script in scripts
+        for script in of_program
     }
     parts = {"layout", "contact_index", "index_repair", "key_record", "write_each"}
     assert declared == {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
+    assert {path.name for path in LUA} - {script.path.name for script in scripts()} == {f"{part}.lua" for part in parts}
+
+
+WRITES = frozenset(
+    b"APPEND COPY DECR DECRBY DEL EXPIRE EXPIREAT FLUSHALL FLUSHDB GETDEL GETEX GETSET HDEL HINCRBY HMSET HSET HSETNX "
+    b"INCR INCRBY LPOP LPUSH LREM LTRIM MOVE MSET MSETNX PERSIST PEXPIRE PSETEX RENAME RENAMENX RESTORE RPOP RPUSH "
+    b"SADD SET SETEX SETNX SETRANGE SMOVE SPOP SREM SWAPDB UNLINK XADD XDEL XTRIM ZADD ZREM".split()
+)
+
+
+def sent(path: Path) -> Iterator[str]:
+    """Yields the verbs of write commands that a module sends without a script."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and node.value in WRITES:
+            yield node.value.decode()
+
+
+def test_every_plain_write_is_in_the_table() -> None:
+    modules = [path for package in ("projector", "api") for path in (ROOT / package).rglob("*.py")]
+    found = {(str(path.relative_to(ROOT)), verb) for path in modules for verb in sent(path)}
+    assert found == {(it.file, it.verb) for it in PLAIN}, "add it to docs/generate/preconditions.py, or remove it there"
+
+
+def test_every_commit_to_kafka_is_in_the_table() -> None:
+    modules = (ROOT / "projector" / "kafka").glob("*.py")  # nothing else speaks to Kafka
+    found = {str(path.relative_to(ROOT)) for path in modules if ".commit(" in path.read_text()}
+    assert found == {it.file for it in KAFKA}
+
+
+@pytest.mark.parametrize(
+    ("path", "requires"), [pytest.param(path, requires, id=path.stem) for path, _, requires in scripts()]
+)
+def test_every_script_says_what_it_requires(path: Path, requires: str) -> None:
+    assert requires, "its header needs a line `-- Requires  …`"
+    if requires == READS:
+        called = set(re.findall(r"call\('([A-Z]+)'", path.read_text()))
+        assert called.isdisjoint(verb.decode() for verb in WRITES)

@@ -16,10 +16,7 @@ import pytest
 import yaml
 
 from devstack.programs import ROOT, environment
-from docs.generate import events_page
-from docs.generate.json_schema import event_types, examples
 from schemas import resources
-from schemas.resources import KINDS, ORGANIZATION
 from tests.harness import crm
 from tests.harness.commands import Finished, call
 from tests.harness.expected import documents_of
@@ -252,18 +249,6 @@ def test_strict_names_the_nearest_known_field(validated: Validated) -> None:
     for message, paths in ((crm.lead(1, stage="new", colour=1), both), (MISTYPED, ("headers.ce_tiem",))):
         found = faults_of(validated([as_line(message)], "--strict", "--json"))
         assert tuple(fault["path"] for fault in found) == paths
-
-
-@pytest.mark.parametrize("type_", event_types())
-def test_dead_letters_and_documentation_say_the_same(validated: Validated, type_: str) -> None:
-    kind = next(kind for kind in KINDS if type_.startswith(f"crm.{kind.noun}."))
-    data = examples()[type_]["data"]
-    ids = [data["organization_id"], *([] if kind is ORGANIZATION else [data["id"]])]
-    line = orjson.dumps({"key": ":".join(ids), "value": examples()[type_]})
-    assert faults_of(validated([line], "--strict", "--json")) == []
-    for bad in events_page.bad_examples(type_):
-        [fault] = faults_of(validated([orjson.dumps({"key": ":".join(ids), "value": bad.event})], "--json"))
-        assert fault["reason"] == bad.reason
 
 
 def test_the_kind_may_be_given(validated: Validated) -> None:

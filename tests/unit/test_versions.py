@@ -1,4 +1,6 @@
-"""The guard of `mapping.VERSION`: documents that change without it would never be rebuilt."""
+"""The guard of `mapping.VERSION`: documents that change without it would never be rebuilt. What a former version of the
+program has stored is read during an upgrade; and what this one stores, by that one.
+"""
 
 import hashlib
 import re
@@ -10,6 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from projector import mapping
+from projector.dead_letter import DeadLetter
+from projector.operate.words import say
+from projector.problem import of_line
+from schemas import words
+from schemas.faults import Fault
+from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy
 from schemas.resources import RESOURCES
 from tests.harness import crm
 from tests.harness.expected import documents_of
@@ -50,3 +58,55 @@ def test_the_changelog_names_every_version(version: str) -> None:
     """An operator reads there which release needs a rebuild."""
     named = re.findall(r"mapping\s+version\s+(\d+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.IGNORECASE)
     assert version in named, f"describe the change in CHANGELOG.md, and write that it is mapping version {version}"
+
+
+LETTER = (
+    b'{"topic":"crm.leads","partition":0,"offset":7,"key":"k","reason":"`$.data.stage` is missing","time":1,'
+    b'"accepted":false,"note":"","accepted_at":null,"offsets":1,"version":null}'
+)
+HEARTBEAT = (
+    b'{"role":"run","mapping":3,"stamp":"1.0.a","lines":{"access":"running","documents":"halted: 5 consecutive bad '
+    b'records"},"partitions":{"documents":3},"problems":["documents: halted: 5 consecutive bad records"],'
+    b'"kinds":["halted"],"measured_at":0,"complete_until":0}'
+)
+FAULT = Fault("missing", "$.data.stage")
+
+
+def test_a_dead_letter_of_the_former_program_keeps_its_words() -> None:
+    letter = msgspec.json.decode(LETTER, type=DeadLetter)
+    assert (letter.reason, letter.fault) == ("`$.data.stage` is missing", None)
+    assert msgspec.json.decode(letter.accept("why", 9).stored, type=DeadLetter).reason == letter.reason
+
+
+def test_a_dead_letter_is_stored_without_words_and_read_with_them() -> None:
+    letter = DeadLetter("crm.leads", 0, 7, "k", "", 1, fault=FAULT)
+    assert words.fault(FAULT).encode() not in letter.stored
+    stored = msgspec.json.decode(letter.stored)
+    assert stored.keys() >= {"topic", "partition", "offset", "key", "reason", "time"}, (
+        "the former program requires them"
+    )
+    assert stored["reason"] == ""
+    assert msgspec.json.decode(letter.stored, type=DeadLetter) == letter
+    assert letter.reason == "`$.data.stage` is missing"
+
+
+def test_a_heartbeat_of_the_former_program() -> None:
+    heartbeat = msgspec.json.decode(HEARTBEAT, type=Heartbeat)
+    assert heartbeat.trouble("access") is None
+    assert heartbeat.trouble("documents") == Former("halted", "5 consecutive bad records")
+    assert words.line_state(heartbeat.lines["documents"], None) == "halted: 5 consecutive bad records"
+    said = say(of_line("documents", Former("halted", "5 consecutive bad records")))
+    assert said.what == "line documents is stopped: 5 consecutive bad records"
+
+
+def test_a_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:
+    troubles: dict[str, LineTrouble] = {
+        "access": StandingBy(2, 9, 3),
+        "documents": Halted("share", 101, 1000, 0.1, "crm.leads:0:8", FAULT, 101, ("crm.leads:0:1-8",)),
+        "rebuild": Failing("rebuild", "KeyError"),
+    }
+    states = {line: trouble.state for line, trouble in troubles.items()}
+    stored = msgspec.json.encode(Heartbeat("run", 3, "1.0.a", lines=states, troubles=troubles))
+    assert msgspec.json.decode(stored)["lines"] == states, "the former program reads texts"
+    read = msgspec.json.decode(stored, type=Heartbeat)
+    assert {line: read.trouble(line) for line in states} == troubles

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -27,7 +26,7 @@ from docs.generate.reference.site import RENDERER, write
 from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
-from tests.harness.front import gateway
+from tests.harness.front import Quiet, gateway, serving
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -115,18 +114,10 @@ def test_every_page_opens_without_a_network(site: Path, width: int, *, dark: boo
 def served(folder: Path) -> Iterator[str]:
     """Serves the folder as any static server does."""
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
+    class Static(Quiet, http.server.SimpleHTTPRequestHandler): ...
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(functools.partial(Static, directory=folder)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("how", ["file", "static server"])

@@ -1,7 +1,11 @@
-"""Faults of those who operate Leadview. Each begins on entry and ends on exit."""
+"""Those who operate Leadview: one who rebuilds, promotes, rolls back and drops repeatedly, while the nemesis is active;
+and their faults, each of which begins on entry and ends on exit.
+"""
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
@@ -9,6 +13,8 @@ from random import Random
 import psutil
 
 from devstack.child import Child
+from devstack.threads import Repeating
+from tests.chaos.history import now
 from tests.chaos.stopping import ANY
 from tests.chaos.world import RECOVER_SECONDS, World
 from tests.harness import next_mapping
@@ -21,6 +27,51 @@ _FIRST = (ANY, 1)
 _MOMENTS = ((ANY, 40), ("EVALSHA", 12))
 _MOMENTS_OF_A_DROP = (*_MOMENTS, ("SCAN", 4), ("UNLINK", 2))
 """Before which request a command stands still: its name, and the highest number of it."""
+_COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
+_BEFORE_SHARE = 0.15
+"""Of its commands, one that is killed comes before so many."""
+
+
+class Operator(Repeating):
+    """Runs until `stop`. `done` counts what succeeded; `wrong` says what was refused although there was no fault."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__()
+        self._world = world
+        self._random = Random(seed)
+        self.done: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def _work(self) -> None:
+        for command in _COMMANDS:
+            if self._ended.wait(self._random.uniform(0.0, 1.0)):
+                return
+            if self._random.random() < _BEFORE_SHARE:
+                with self._world.operating:
+                    self._kill(command)
+            with self._world.operating:
+                self._run(command)
+        with self._world.operating:
+            self._world.accept_bad_records()
+
+    def _run(self, command: str) -> None:
+        began_at = now()
+        try:
+            done = self._world.command(*command.split())
+        except subprocess.TimeoutExpired:
+            return  # because of a fault: every command can be run again
+        if done.status == 0:
+            self.done[command.partition(" ")[0]] += 1
+        elif generations := re.findall(r"`(drop \d+)`", done.stderr):
+            self._run(self._random.choice(generations))
+        elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):
+            self.wrong.append(f"{command}: {done.stdout}{done.stderr[-1000:]}")
+
+    def _kill(self, command: str) -> None:
+        child = self._world.start_command(command)
+        self._ended.wait(self._random.uniform(0.5, 3.0))
+        child.kill()
+        self.done[f"{command} killed"] += 1
 
 
 @contextmanager

@@ -1,0 +1,323 @@
+"""What a worker of the API keeps and what waits in it is bounded, whatever callers send: uses of keys, latencies, what
+it knows of keys, and the trials of keys. Organizations take turns at Redis: none has more than its part, and none waits
+for another one's queue.
+"""
+
+import asyncio
+from asyncio import Future, Task
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.errors import InvalidApiKey, TooManyGuesses, Unavailable
+from api.keys import KnownKeys, Recent
+from api.limits import Guesses
+from api.metrics import BUCKETS_SECONDS, p99
+from api.redis.servers import Turns, _pause
+from api.request import Credentials, Request, credentials
+from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
+from leadview.redis import errors
+from schemas.api_keys import mint
+from schemas.settings import Limit
+from tests.harness import crm
+from tests.harness.waiting import PATIENCE_SECONDS
+
+
+def holder(digit: str = "1") -> Credentials:
+    return credentials(f"Bearer {mint(crm.ORGANIZATION, digit * 30)}".encode())
+
+
+def named(number: int) -> Credentials:
+    name = b"key %d" % number
+    return Credentials(name, name, name, name, name)
+
+
+def figures(usage: Usage) -> dict[bytes, tuple[int, int, float]]:
+    return {key: (used.requests, used.refusals, used.last) for key, used in usage._take().items()}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        pytest.param([200, 304, 404, 400], (4, 0, 4.0), id="answered"),
+        pytest.param([200, 401, 403, 429, 503], (5, 3, 5.0), id="refused"),
+        pytest.param([401, 401], (2, 2, 2.0), id="never accepted"),
+        pytest.param([401, 200], (2, 1, 2.0), id="accepted later"),
+    ],
+)
+def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, float]) -> None:
+    """Also if the same key is sent in another form, such as `bearer`: then it has other credentials."""
+    usage, forms = Usage(), (holder(), holder())
+    for at, status in enumerate(statuses):
+        usage.count(forms[at % 2], status, at + 1.0)
+    assert figures(usage) == {forms[0].key_record: expected}
+    assert figures(usage) == {}, "it begins again"
+    usage.count(forms[0], 200, 9.0)
+    assert figures(usage) == {forms[0].key_record: (1, 0, 9.0)}
+
+
+def test_unknown_keys_take_no_place_of_others() -> None:
+    usage = Usage()
+    for number in range(MAX_REFUSED_KEYS + 100):
+        usage.count(named(-number - 1), 401, 1.0)
+    for number in range(MAX_KEYS + 100):
+        usage.count(named(number), 200, 1.0)
+    assert len(figures(usage)) == MAX_REFUSED_KEYS + MAX_KEYS
+
+
+def test_what_could_not_be_written_is_kept() -> None:
+    usage = Usage()
+    usage.count(holder("1"), 200, 1.0)
+    usage._keep(usage._take())
+    usage.count(holder("1"), 429, 2.0)
+    assert figures(usage) == {holder("1").key_record: (2, 1, 2.0)}
+
+
+SLOTS = len(BUCKETS_SECONDS) + 1
+
+
+def buckets(**counts: int) -> list[int]:
+    """Returns counts by the number of their bucket: `_0`, `_1` …"""
+    return [counts.get(f"_{number}", 0) for number in range(SLOTS)]
+
+
+@pytest.mark.parametrize(
+    ("counted", "seconds"),
+    [
+        pytest.param(buckets(), 0.0, id="no responses"),
+        pytest.param(buckets(_0=1000), 0.0005, id="all fast"),
+        pytest.param(buckets(_0=990, _4=10), 0.0005, id="one in a hundred may be slow"),
+        pytest.param(buckets(_0=989, _4=11), 0.01, id="more than that may not"),
+        pytest.param(buckets(_4=1), 0.01, id="a single one"),
+        pytest.param(buckets(_0=10, _11=1), 2.0, id="slower than the last bound"),
+    ],
+)
+def test_p99(counted: list[int], seconds: float) -> None:
+    assert p99(counted) == seconds
+
+
+def name(number: int) -> bytes:
+    return b"%d" % number
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 100])
+@given(numbers=st.lists(st.integers(0, 200), max_size=400))
+def test_recent_values_are_never_more_and_never_old(most: int, numbers: list[int]) -> None:
+    recent: Recent[int] = Recent(most)
+    last: dict[int, int] = {}
+    for place, number in enumerate(numbers):
+        assert recent.get(name(number)) in (None, last.get(number))
+        recent.put(name(number), place)
+        last[number] = place
+        assert recent.get(name(number)) == place
+    assert sum(recent.get(name(number)) is not None for number in range(201)) <= max(2, most)
+
+
+def test_a_recent_value_that_is_used_is_kept() -> None:
+    recent: Recent[int] = Recent(100)
+    recent.put(b"used", 1)
+    for number in range(1000):
+        recent.put(name(number), number)
+        assert recent.get(b"used") == 1
+
+
+class IdleStore:
+    """Redis has nothing to do, and its shards are complete."""
+
+    pending = 0
+
+    def believes(self, _: bytes) -> bool:
+        return True
+
+
+def keys(max_in_flight: int, guesses: int = 100, clock: Any = lambda: 0.0) -> KnownKeys:
+    store: Any = IdleStore()
+    return KnownKeys(store, Guesses(Limit(guesses, 10)), max_in_flight, clock=clock)
+
+
+def caller(organization: str = crm.ORGANIZATION) -> tuple[bytes, Credentials]:
+    """Returns the header and the names of a new key."""
+    header = f"Bearer {mint(organization)}".encode()
+    return header, credentials(header)
+
+
+REQUEST = Request(b"id", client="192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "error"), [(True, None), (False, InvalidApiKey), (None, Unavailable)], ids=["valid", "unknown", "lost"]
+)
+async def test_requests_with_the_same_key_wait_for_one_trial(
+    accepted: bool | None, error: type[Exception] | None
+) -> None:
+    known, (header, first) = keys(max_in_flight=8), caller()
+    trial = await known.admit(first, REQUEST)
+    waiting = [asyncio.create_task(known.admit(first, REQUEST)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    with pytest.raises(Unavailable, match="2 requests wait for keys of this organization"):
+        await asyncio.wait_for(known.admit(first, REQUEST), PATIENCE_SECONDS)
+    known.settle(header, first, trial, accepted)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {error or type(None)}
+    assert (known.known(header) is first) == (accepted is True)
+    assert not known._waiting
+    assert not known._trials
+
+
+async def test_all_that_wait_for_a_trial_are_bounded_together() -> None:
+    known, callers = keys(max_in_flight=4), [caller(crm.uuid(number)) for number in range(5)]
+    trials = [await known.admit(each, REQUEST) for _, each in callers]
+    waiting = [asyncio.create_task(known.admit(each, REQUEST)) for _, each in callers[:4]]
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="4 requests are waiting for Redis"):
+        await asyncio.wait_for(known.admit(callers[4][1], REQUEST), PATIENCE_SECONDS)
+    for (header, each), trial in zip(callers, trials, strict=True):
+        known.settle(header, each, trial, accepted=True)
+    assert await asyncio.gather(*waiting) == [None] * 4
+
+
+async def test_a_key_that_was_refused_is_tried_again_after_half_a_second() -> None:
+    now = 7.0
+    known, (header, unknown) = keys(8, guesses=2, clock=lambda: now), caller()
+    known.settle(header, unknown, await known.admit(unknown, REQUEST), accepted=False)
+    for now in (7.0, 7.4):  # noqa: B007 - the clock
+        with pytest.raises(InvalidApiKey):
+            await known.admit(unknown, REQUEST)
+    now = 7.5
+    assert await known.admit(unknown, REQUEST)
+    with pytest.raises(TooManyGuesses):
+        await known.admit(caller()[1], REQUEST)
+
+
+async def test_only_unknown_keys_count_as_guesses() -> None:
+    known = keys(8, guesses=1)
+    for accepted in (True, None, True, False):
+        header, each = caller()
+        known.settle(header, each, await known.admit(each, REQUEST), accepted)
+    with pytest.raises(TooManyGuesses):
+        await known.admit(caller()[1], REQUEST)
+
+
+LONG = 60.0
+
+
+class Callers:
+    """Calls that have a turn, and calls that wait for one, in the order in which they had them."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.under_way: list[bytes] = []
+        self.had: list[bytes] = []
+        self.waiting: list[Task[None]] = []
+
+    def call(self, name: bytes) -> None:
+        turn = self.turns.take(name)
+        if turn is None:
+            self._begin(name)
+        else:
+            self.waiting.append(asyncio.get_running_loop().create_task(self._wait(name, turn)))
+
+    async def end(self, name: bytes) -> None:
+        self.under_way.remove(name)
+        self.turns.leave(name)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _wait(self, name: bytes, turn: Future[None]) -> None:
+        await self.turns.wait(name, turn)
+        self._begin(name)
+
+    def _begin(self, name: bytes) -> None:
+        self.under_way.append(name)
+        self.had.append(name)
+
+
+async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> None:
+    callers = Callers(Turns(2, 8, most=100, timeout=LONG))
+    for _ in range(5):
+        callers.call(b"a")
+    callers.call(b"b")
+    assert sorted(callers.under_way) == [b"a", b"a", b"b"]
+    for _ in range(3):
+        await asyncio.sleep(0)
+        await callers.end(b"a")
+    assert callers.had == [b"a", b"a", b"b", b"a", b"a", b"a"]
+    for name in (b"a", b"a", b"b"):
+        await callers.end(name)
+    assert callers.under_way == []
+
+
+async def test_organizations_take_turns() -> None:
+    callers = Callers(Turns(2, 2, most=100, timeout=LONG))
+    for name in b"a", b"a", b"a", b"a", b"a", b"b", b"b", b"c":
+        callers.call(name)
+    await asyncio.sleep(0)
+    while callers.under_way:
+        await callers.end(callers.under_way[0])
+    # `a` has all turns when the others come, and has none again before each of them had one.
+    assert callers.had[:2] == [b"a", b"a"]
+    assert sorted(callers.had[2:5]) == [b"a", b"b", b"c"]
+    assert sorted(callers.had) == [b"a"] * 5 + [b"b"] * 2 + [b"c"]
+
+
+async def test_calls_of_one_organization_keep_their_order() -> None:
+    turns = Turns(1, 1, most=100, timeout=LONG)
+    assert turns.take(b"a") is None
+    waiting = [turns.take(b"a") for _ in range(3)]
+    for turn in waiting:
+        assert turn is not None
+        assert not turn.done()
+        turns.leave(b"a")
+        assert turn.done()
+    turns.leave(b"a")
+
+
+async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
+    turns = Turns(1, 8, most=8, timeout=LONG)
+    taken = [turns.take(b"a") for _ in range(2)]
+    with pytest.raises(errors.Unavailable, match="2 requests of this organization"):
+        turns.take(b"a")
+    taken += [turns.take(name) for name in (b"b", b"b", b"c", b"c", b"d", b"d")]
+    with pytest.raises(errors.Unavailable, match="8 requests are waiting"):
+        turns.take(b"e")
+
+
+async def test_a_call_that_waits_too_long_fails_alone() -> None:
+    turns = Turns(1, 8, most=100, timeout=0.01)
+    assert turns.take(b"a") is None
+    late, cancelled = turns.take(b"a"), turns.take(b"a")
+    assert late is not None
+    assert cancelled is not None
+    with pytest.raises(errors.Unavailable, match="not this request's turn"):
+        await turns.wait(b"a", late)
+    task = asyncio.create_task(turns.wait(b"a", cancelled))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    turns.leave(b"a")
+    assert turns.take(b"a") is None, "those who gave up have no turn"
+
+
+async def test_a_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
+    turns = Turns(1, 8, most=100, timeout=LONG)
+    assert turns.take(b"a") is None
+    turn, next_turn = turns.take(b"a"), turns.take(b"a")
+    assert turn is not None
+    assert next_turn is not None
+    task = asyncio.create_task(turns.wait(b"a", turn))
+    await asyncio.sleep(0)
+    turns.leave(b"a")
+    assert turn.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert next_turn.done()
+
+
+def test_service_resumes_soon_however_long_the_outage_was() -> None:
+    """The promise is a second after Redis's return: the pauses between attempts do not grow beyond a part of it."""
+    assert _pause(0) <= 0.01
+    assert max(_pause(failures) for failures in range(1000)) <= 0.3

@@ -25,6 +25,16 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 LEADS = "/api/v1/ext/leads/"
 CONTACTS = "/api/v1/ext/contacts/"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+"""A request as it is sent, over a connection that stays open."""
+UNLIMITED = {"key_rate_limit": "1000000/1s", "organization_rate_limit": "1000000/1s"}
+"""Settings."""
+
+
+def get(path: str, key: str, *headers: str) -> bytes:
+    """Returns a request as it is sent, over a connection that stays open."""
+    lines = (f"GET {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", *headers)
+    return "\r\n".join((*lines, "", "")).encode()
 
 
 def patient(redis_url: str, **settings: Any) -> ApiSettings:

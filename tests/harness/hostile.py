@@ -4,18 +4,15 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
-
 from api.edge import Edge
 from schemas.settings import RequestLogMode
-from tests.harness.api_server import ApiServer, Response, patient, running_api
+from tests.harness.api_server import UNLIMITED, ApiServer, Response, patient, responses, running_api
 from tests.harness.records import Caller
 from tests.harness.services import RedisService
 
 SECRET = "Zaphodia Beeblebrox"
 """Part of the documents of these tests."""
 CODES = {200, 204, 304, 400, 401, 404, 405, 408, 431}
-MANY = "1000000/1s"
 
 
 class Log(logging.Handler):
@@ -52,7 +49,7 @@ def target(
     redis_server: RedisService, *, edge: type[Edge] = Edge, request_log: RequestLogMode = "errors"
 ) -> Iterator[Target]:
     """Logs at the level `debug` until the block ends."""
-    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY, request_log=request_log)
+    settings = patient(redis_server.url, request_log=request_log, **UNLIMITED)
     root = logging.getLogger()
     log, level = Log(), root.level
     root.addHandler(log)
@@ -65,13 +62,11 @@ def target(
         root.setLevel(level)
 
 
-def open_connections(api: Target) -> int:
-    """Returns how many connections the API has, which runs in this process."""
-    return sum(
-        each.laddr.port == api.port and each.status == psutil.CONN_ESTABLISHED
-        for each in psutil.Process().net_connections("tcp")
-        if each.laddr and each.raddr and each.raddr.port != api.port
-    )
+def answer_to(api: ApiServer, sent: bytes) -> Response:
+    """Send this, and return the only response. It is sound, and the connection ends with it."""
+    (answer,) = responses(api.exchange(sent))
+    assert_sound(answer)
+    return answer
 
 
 def assert_sound(answer: Response) -> None:

@@ -4,6 +4,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ LEADS = "/api/v1/ext/leads/"
 CONTACTS = "/api/v1/ext/contacts/"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 """A request as it is sent, over a connection that stays open."""
-UNLIMITED = {"key_rate_limit": "1000000/1s", "organization_rate_limit": "1000000/1s"}
+UNLIMITED: dict[str, Any] = {"key_rate_limit": "1000000/1s", "organization_rate_limit": "1000000/1s"}
 """Settings."""
 
 
@@ -121,6 +122,36 @@ def responses(received: bytes) -> list[Response]:
         found.append(Response(int(status.split()[1]), headers, received[:length]))
         received = received[length:]
     return found
+
+
+@contextmanager
+def reading(api: ApiServer, path: str, key: str, *, threads: int = 1) -> Iterator[list[int]]:
+    """Requests this path all the time, in some threads, until the block ends. Yields the statuses."""
+    statuses: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            statuses.append(api.get(path, key=key).status)
+
+    with ThreadPoolExecutor(threads) as pool:
+        readers = [pool.submit(read) for _ in range(threads)]
+        try:
+            yield statuses
+        finally:
+            done.set()
+    for reader in readers:
+        reader.result()
+
+
+def in_kernel(port: int) -> list[tuple[int, int]]:
+    """Returns how many bytes the kernel holds for each connection of a server on this port, also for those that are
+    closed: those that the client has not taken, where 1 may be the end of the connection, and those that the server has
+    not read.
+    """
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sizes = [row[4].split(":") for row in rows if row[1].endswith(f":{port:04X}")]
+    return [(int(sent, 16), int(received, 16)) for sent, received in sizes]
 
 
 @contextmanager

@@ -139,6 +139,12 @@ def test_the_callers_request_id_is_kept(api: ApiServer) -> None:
     assert responses(api.exchange(sent))[0].headers["x-request-id"] == "mine"
 
 
+def test_a_refused_head_has_no_body(api: ApiServer) -> None:
+    received = api.exchange(b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.endswith(b"\r\n\r\n")
+
+
 @pytest.mark.parametrize("size", [pytest.param(1, id="byte by byte"), 7, 16_000, 1_000_000])
 def test_a_pipeline_in_pieces_of_any_size(api: ApiServer, size: int) -> None:
     """The size of each head is counted by itself, however the bytes arrive."""

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from devstack.fault_proxy import Faults, FaultyProxy
 from schemas.settings import ApiSettings
-from tests.harness.api_server import LEADS, ApiServer, running_api
+from tests.harness.api_server import LEADS, UNLIMITED, ApiServer, get, running_api
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import Stopwatch, assert_within, eventually, wait_until
@@ -21,7 +21,6 @@ from tests.harness.waiting import Stopwatch, assert_within, eventually, wait_unt
 ORGANIZATIONS = 60
 CALLERS = 40
 MOST_IN_FLIGHT = 25
-EVERY = "1000000/1s"
 ANSWERS = 60
 """Under each fault, at least."""
 
@@ -57,18 +56,9 @@ def population(redis_server: RedisService) -> Iterator[Population]:
         yield Population(callers, leads)
 
 
-def settings_of(proxy: FaultyProxy) -> ApiSettings:
-    return ApiSettings(
-        redis_url=f"redis://127.0.0.1:{proxy.port}/0",
-        api_max_in_flight=MOST_IN_FLIGHT,
-        key_rate_limit=EVERY,
-        organization_rate_limit=EVERY,
-    )
-
-
 @pytest.fixture
 def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
-    with running_api(settings_of(proxy)) as api:
+    with running_api(ApiSettings(redis_url=proxy.url, api_max_in_flight=MOST_IN_FLIGHT, **UNLIMITED)) as api:
         yield api
 
 
@@ -126,10 +116,7 @@ async def _caller(
             owner = caller if chance.random() < 0.8 else owner
             request_id = f"{seed}-{chance.randrange(10**9)}"
             lead, key = population.leads[owner], population.callers[caller]
-            writer.write(
-                f"GET {LEADS}{lead} HTTP/1.1\r\nHost: x\r\nAuthorization: {key.authorization}\r\n"
-                f"X-Request-Id: {request_id}\r\n\r\n".encode()
-            )
+            writer.write(get(LEADS + lead, key.key, f"X-Request-Id: {request_id}"))
             if chance.random() < 0.05:
                 seen.broken_off += 1
                 break

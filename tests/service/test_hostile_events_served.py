@@ -12,7 +12,7 @@ from projector.mapping import intent
 from projector.record import Record
 from schemas import api_keys, resources
 from tests.harness import crm, stored
-from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.api_server import CONTACTS, LEADS, UNLIMITED, ApiServer, patient, running_api
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, Message
 from tests.harness.expected import documents_of
 from tests.harness.hostile_events import MORSELS, VALID, tokens
@@ -20,14 +20,12 @@ from tests.harness.projection import Projection
 
 KEY = api_keys.mint(ORGANIZATION, "h" * 30)
 PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS + LEAD, resources.CONTACT: CONTACTS + CONTACT}
-MOST = "1000000/1s"
 BASES = [VALID[place] for place in (0, 1, 5, 6)]
 
 
 @pytest.fixture
 def api(projection: Projection) -> Iterator[ApiServer]:
-    settings = patient(projection.settings.redis_url, key_rate_limit=MOST, organization_rate_limit=MOST)
-    with running_api(settings) as api:
+    with running_api(patient(projection.settings.redis_url, **UNLIMITED)) as api:
         yield api
 
 

@@ -13,7 +13,7 @@ from schemas import names
 from schemas.layouts import NO_CONTACT
 from schemas.resources import LEAD, RESOURCES, ROOT
 from tests.harness import crm
-from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.api_server import UNLIMITED, ApiServer, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.projection import Projection
 from tests.harness.records import Caller, Records, head
@@ -23,9 +23,7 @@ from tests.harness.waiting import PATIENCE_SECONDS
 
 @pytest.fixture
 def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    generous = "1000000/1s"
-    settings = patient(redis_server.url, key_rate_limit=generous, organization_rate_limit=generous)
-    with running_api(settings) as api:
+    with running_api(patient(redis_server.url, **UNLIMITED)) as api:
         yield api
 
 

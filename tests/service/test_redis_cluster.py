@@ -1,9 +1,8 @@
 """A Redis Cluster of three primaries with replicas: slots move while it is used, and a primary fails."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.redis_url import Host
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, reading, running_api
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened
@@ -86,25 +85,6 @@ def lead(api: ApiServer) -> Response:
     return api.get(LEADS + crm.LEAD, key=KEY)
 
 
-@contextmanager
-def reading(api: ApiServer) -> Iterator[list[int]]:
-    """Requests the lead all the time, in a thread, until the block ends. Yields the statuses."""
-    statuses: list[int] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            statuses.append(lead(api).status)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield statuses
-    finally:
-        done.set()
-        thread.join()
-
-
 def api_settings(cluster: RedisCluster) -> ApiSettings:
     return ApiSettings(
         redis_url=cluster.url, key_rate_limit="1000000/1s", organization_rate_limit="1000000/1s", api_redis_timeout=1.0
@@ -119,7 +99,7 @@ async def test_slots_move_while_it_is_used(leadview: Leadview, cluster: RedisClu
     projector = leadview.start("run", batch_records=200)
     await leadview.settled()
     await eventually(leadview.is_served, "it is served")
-    with running_api(api_settings(cluster)) as api, reading(api) as statuses:
+    with running_api(api_settings(cluster)) as api, reading(api, LEADS + crm.LEAD, KEY) as statuses:
         for seed, slot in enumerate((ORGANIZATION, HOME), start=2):
             source = cluster.owner(slot)
             with cluster.moving(slot, other_than(cluster, source)) as move:

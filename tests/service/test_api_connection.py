@@ -12,7 +12,6 @@ import pytest
 import uvloop
 
 from api.redis.servers import Link
-from devstack.fault_proxy import Faults, faulty_proxy
 from leadview.redis.access import Address, location
 from leadview.redis.connection import Connection, pack
 from leadview.redis.errors import ErrorReply, Unavailable
@@ -141,46 +140,6 @@ async def test_a_command_that_cannot_be_packed_is_not_queued(redis_server: Redis
     assert connection.in_flight == 2
     assert [await first, await second] == [b"first", b"second"]
     connection.close("done")
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisService, seed: int) -> None:
-    """One connection after another, over a network that slices, delays, stalls and resets."""
-    chance = random.Random(seed)
-    served = 0
-    with faulty_proxy(of(ApiSettings(redis_url=redis_server.url)).port) as proxy:
-        for _ in range(12):
-            faults = proxy.faults = Faults(
-                slice_bytes=chance.choice([1, 7, 100, 65536]),
-                end_after=chance.choice([None, chance.randrange(1, 3000)]),
-                end=chance.choice(["reset", "close", "stall"]),
-            )
-            stalls = faults.end_after is not None and faults.end == "stall"
-            timeout = 0.1 if stalls else PATIENCE_SECONDS
-            connection = await open_connection(proxy.port, timeout=timeout, max_in_flight=50)
-            served += await _use_up(connection, chance)
-    assert served > 200
-
-
-async def _use_up(connection: Connection, chance: random.Random) -> int:
-    """Many callers, some of which give up. Returns how many got their reply."""
-    calls: dict[int, asyncio.Future[Any]] = {}
-    for number in range(300):
-        try:
-            calls[number] = connection.call((b"ECHO", b"%d" % number + b"-" * chance.randrange(50)))
-        except Unavailable:  # too many wait, or the connection is lost: then none does
-            await eventually(lambda: connection.in_flight < 50, "there is room again")
-        assert connection.in_flight <= 50
-        if calls and chance.random() < 0.3:
-            chance.choice(list(calls.values())).cancel()
-        if chance.random() < 0.1:
-            await asyncio.sleep(0.001)
-    if calls:
-        await asyncio.wait(calls.values())
-    connection.close("done")
-    got = {number: call.result() for number, call in calls.items() if not call.cancelled() and not call.exception()}
-    assert all(int(reply.rstrip(b"-")) == number for number, reply in got.items())
-    return len(got)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -341,7 +300,7 @@ async def test_a_silent_peer_is_given_up_however_many_calls_follow(clock: Clock)
             calls.append(connection.call((b"PING",)))
             calls[0].cancel()  # the oldest still stands in the row
             await clock.move(0.2)
-        outcomes = await asyncio.gather(*calls[1:], return_exceptions=True)
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls[1:], return_exceptions=True), PATIENCE_SECONDS)
         assert {type(outcome) for outcome in outcomes} == {Unavailable}, "it would not be better to ask again at once"
         assert "did not reply" in connection.lost.result()
 

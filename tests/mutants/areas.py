@@ -98,7 +98,7 @@ AREAS = (
         "scripts of the API",
         14,
         ("api/redis/lua/*.lua",),
-        ("service/api_serve_lua", "service/api_limits", "service/usage", "service/api_outages"),
+        ("service/api_serve_lua", "service/api_limits", "service/commands", "service/api_outages"),
         _SINGLE,
     ),
     Area(

@@ -26,6 +26,16 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 LEADS = "/api/v1/ext/leads/"
 CONTACTS = "/api/v1/ext/contacts/"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+"""A request as it is sent, over a connection that stays open."""
+UNLIMITED: dict[str, Any] = {"key_rate_limit": "1000000/1s", "organization_rate_limit": "1000000/1s"}
+"""Settings."""
+
+
+def get(path: str, key: str, *headers: str) -> bytes:
+    """Returns a request as it is sent, over a connection that stays open."""
+    lines = (f"GET {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", *headers)
+    return "\r\n".join((*lines, "", "")).encode()
 
 
 def patient(redis_url: str, **settings: Any) -> ApiSettings:
@@ -115,6 +125,36 @@ def responses(received: bytes) -> list[Response]:
 
 
 @contextmanager
+def reading(api: ApiServer, path: str, key: str, *, threads: int = 1) -> Iterator[list[int]]:
+    """Requests this path all the time, in some threads, until the block ends. Yields the statuses."""
+    statuses: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            statuses.append(api.get(path, key=key).status)
+
+    with ThreadPoolExecutor(threads) as pool:
+        readers = [pool.submit(read) for _ in range(threads)]
+        try:
+            yield statuses
+        finally:
+            done.set()
+    for reader in readers:
+        reader.result()
+
+
+def in_kernel(port: int) -> list[tuple[int, int]]:
+    """Returns how many bytes the kernel holds for each connection of a server on this port, also for those that are
+    closed: those that the client has not taken, where 1 may be the end of the connection, and those that the server has
+    not read.
+    """
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sizes = [row[4].split(":") for row in rows if row[1].endswith(f":{port:04X}")]
+    return [(int(sent, 16), int(received, 16)) for sent, received in sizes]
+
+
+@contextmanager
 def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool = True) -> Iterator[ApiServer]:
     """Serves on a free port until the block ends. With `ready`, the block begins once the API is ready: if no projector
     has begun a control record, one is written that says that everything is complete."""
@@ -149,23 +189,3 @@ def running_api_process(log: Path, **settings: object) -> Iterator[tuple[Child, 
         yield child, api
     finally:
         child.stop()
-
-
-@contextmanager
-def reading(api: ApiServer, path: str, key: str, threads: int = 1) -> Iterator[list[int]]:
-    """Inside, threads request this all the time. Yields a list that gets the status of each response."""
-    statuses: list[int] = []
-    ended = threading.Event()
-
-    def read() -> None:
-        while not ended.is_set():
-            statuses.append(api.get(path, key=key).status)
-
-    with ThreadPoolExecutor(threads) as pool:
-        runs = [pool.submit(read) for _ in range(threads)]
-        try:
-            yield statuses
-        finally:
-            ended.set()
-    for run in runs:
-        run.result()

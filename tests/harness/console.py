@@ -90,18 +90,6 @@ class Console:
         with self.page() as heard:
             return next(data for name, data in heard if name == "picture")
 
-    def wait_for_verdict(self, *words: str) -> Any:
-        """Wait until all of these words are in the verdict. Returns the picture."""
-        last: Any = None
-
-        def is_said() -> bool:
-            nonlocal last
-            last = self.picture()
-            return all(word in last["status"]["verdict"] for word in words)
-
-        wait_until(is_said, f"the console says {words}")
-        return last
-
 
 def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
     """Yields server-sent events, until the stream ends."""

@@ -6,14 +6,13 @@ from contextlib import contextmanager
 
 from api.edge import Edge
 from schemas.settings import RequestLogMode
-from tests.harness.api_server import ApiServer, Response, patient, running_api
+from tests.harness.api_server import UNLIMITED, ApiServer, Response, patient, responses, running_api
 from tests.harness.records import Caller
 from tests.harness.services import RedisService
 
 SECRET = "Zaphodia Beeblebrox"
 """Part of the documents of these tests."""
 CODES = {200, 204, 304, 400, 401, 404, 405, 408, 431}
-MANY = "1000000/1s"
 
 
 class Log(logging.Handler):
@@ -50,7 +49,7 @@ def target(
     redis_server: RedisService, *, edge: type[Edge] = Edge, request_log: RequestLogMode = "errors"
 ) -> Iterator[Target]:
     """Logs at the level `debug` until the block ends."""
-    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY, request_log=request_log)
+    settings = patient(redis_server.url, request_log=request_log, **UNLIMITED)
     root = logging.getLogger()
     log, level = Log(), root.level
     root.addHandler(log)
@@ -61,6 +60,13 @@ def target(
     finally:
         root.removeHandler(log)
         root.setLevel(level)
+
+
+def answer_to(api: ApiServer, sent: bytes) -> Response:
+    """Send this, and return the only response. It is sound, and the connection ends with it."""
+    (answer,) = responses(api.exchange(sent))
+    assert_sound(answer)
+    return answer
 
 
 def assert_sound(answer: Response) -> None:

@@ -1,5 +1,7 @@
 """Writes to Redis what the projector would: organizations, keys and documents, as schemas/layouts.py defines them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import msgspec
@@ -46,6 +48,15 @@ class Records:
         value = self.client.get(name)
         assert isinstance(value, bytes)
         return value
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Redis refuses to write until the block ends."""
+        self.client.config_set("maxmemory", "1")
+        try:
+            yield
+        finally:
+            self.client.config_set("maxmemory", "0")
 
     def serve(self) -> None:
         """Write a control record that says that everything is complete, unless there is one."""

@@ -123,7 +123,8 @@ def _with_copies(**copies: Copy) -> RedisPart:
     return replace(_part(), record=replace(_record(), copies={tag.encode(): it for tag, it in copies.items()}))
 
 
-def _shards(*filled: bool) -> RedisPart:
+def shards(*filled: bool) -> RedisPart:
+    """Returns what Redis says if it has so many shards, three at most, each of which is complete or not."""
     copies = {tag: replace(_copy(), filled=ids(1) if it else ()) for tag, it in zip("abc", filled, strict=False)}
     servers = {tag.encode(): f"10.0.0.1:{7000 + number}" for number, tag in enumerate(copies)}
     return replace(_with_copies(**copies), servers=servers)
@@ -199,9 +200,9 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "one shard is away": lambda: replace(
         WELL, redis=None, redis_unknown="1 of its 3 shards do not answer: 10.0.0.1:7000", oldest=None
     ),
-    "one shard was emptied, and no projector fills it": lambda: _without_projectors(_shards(True, False, True)),
+    "one shard was emptied, and no projector fills it": lambda: _without_projectors(shards(True, False, True)),
     "one shard is lost, its slots were given away, and no projector fills them": lambda: _without_projectors(
-        _shards(True, False)
+        shards(True, False)
     ),
     "master and replica are away": lambda: replace(
         WELL, redis=None, redis_unknown="Redis does not answer within 1.2 s", oldest=None

@@ -18,7 +18,7 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
-from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.api_server import UNLIMITED, ApiServer, patient, running_api
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
 from tests.harness.records import Caller, Records
@@ -168,6 +168,13 @@ async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection
     async with open_projection(service) as projection:
         yield projection
     empty_redis(service)
+
+
+@pytest.fixture
+def served(projection: Projection) -> Iterator[ApiServer]:
+    """The API on the Redis of `projection`, without limits but those of organizations."""
+    with running_api(patient(projection.settings.redis_url, **UNLIMITED)) as api:
+        yield api
 
 
 everywhere = pytest.mark.parametrize(

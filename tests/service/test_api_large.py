@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 from urllib.parse import urlsplit
 
@@ -32,7 +33,7 @@ READ, SECOND_PART = (b"$%d\r\n%d\r\n" % (len(str(at)), at) for at in (PART - 1, 
 
 @pytest.fixture
 def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
-    with running_api(patient(f"redis://127.0.0.1:{proxy.port}/0")) as api:
+    with running_api(patient(proxy.url)) as api:
         yield api
 
 
@@ -71,6 +72,24 @@ def connections(records: Records) -> int:
     return sum(each["name"] == "leadview-api" for each in records.client.client_list())
 
 
+Begin = Callable[..., "Future[Response]"]
+
+
+@pytest.fixture
+def begin(proxy: FaultyProxy, pool: ThreadPoolExecutor) -> Begin:
+    """Asks for a lead. Returns when the request is charged, and this part of the value is asked for. It does not arrive
+    before the proxy has no faults.
+    """
+
+    def begin(api: ApiServer, caller: Caller, lead: str, held: bytes = READ) -> Future[Response]:
+        proxy.faults = Faults(held=held)
+        asked = pool.submit(get, api, caller, lead)
+        wait_until(lambda: proxy.holding, "this part is asked for")
+        return asked
+
+    return begin
+
+
 @pytest.mark.parametrize("more", [-1, 0, 1, LARGE])
 def test_a_value_of_any_size_is_served_and_charged_once(
     api: ApiServer, records: Records, caller: Caller, more: int
@@ -106,13 +125,8 @@ def test_a_small_reply_never_waits_for_a_large_one(
     assert {each.result(PATIENCE_SECONDS).status for each in asked} == {200}
 
 
-def replaced(records: Records, caller: Caller, lead: str) -> None:
-    another = records.lead(caller.organization_id, text(LARGE + 1, "y"))
-    records.client.rename(name_of(caller, another), name_of(caller, lead))
-
-
-def made_small(records: Records, caller: Caller, lead: str) -> None:
-    another = records.lead(caller.organization_id, text(3, "s"))
+def replaced(records: Records, caller: Caller, lead: str, size: int = LARGE + 1, mark: str = "y") -> None:
+    another = records.lead(caller.organization_id, text(size, mark))
     records.client.rename(name_of(caller, another), name_of(caller, lead))
 
 
@@ -136,7 +150,7 @@ def deleted(records: Records, caller: Caller, lead: str) -> None:
     ("change", "body"),
     [
         pytest.param(replaced, b'{"pad":"%b"}' % (b"y" * (LARGE + 1)), id="another version"),
-        pytest.param(made_small, b'{"pad":"sss"}', id="a small version"),
+        pytest.param(partial(replaced, size=3, mark="s"), b'{"pad":"sss"}', id="a small version"),
         pytest.param(promoted, b'{"pad":"%b"}' % (b"z" * LARGE), id="another generation"),
         pytest.param(deleted, None, id="deleted"),
         pytest.param(lambda records, caller, lead: records.client.delete(name_of(caller, lead)), None, id="vanished"),
@@ -147,16 +161,14 @@ def test_what_changes_while_it_is_read(
     proxy: FaultyProxy,
     records: Records,
     caller: Caller,
-    pool: ThreadPoolExecutor,
+    begin: Begin,
     change: Callable[[Records, Caller, str], object],
     body: bytes | None,
     held: bytes,
 ) -> None:
     """One version or the other, never a mix, and charged once."""
     lead = records.lead(caller.organization_id, text())
-    proxy.faults = Faults(held=held)
-    asked = pool.submit(get, api, caller, lead)
-    wait_until(lambda: proxy.holding, "the request is charged, and this part is asked for")
+    asked = begin(api, caller, lead, held)
     change(records, caller, lead)
     proxy.faults = Faults()
     answer = asked.result(PATIENCE_SECONDS)
@@ -169,39 +181,33 @@ def test_what_changes_while_it_is_read(
 
 
 def test_an_emptied_redis_between_both_calls(
-    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
+    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, begin: Begin
 ) -> None:
     lead = records.lead(caller.organization_id, text())
-    proxy.faults = Faults(held=READ)
-    asked = pool.submit(get, api, caller, lead)
-    wait_until(lambda: proxy.holding, "the value is asked for")
+    asked = begin(api, caller, lead)
     records.client.flushdb()
     proxy.faults = Faults()
     assert asked.result(PATIENCE_SECONDS).status == 503, "not 404: nothing is known of the lead"
 
 
 def test_a_connection_that_is_lost_between_both_calls(
-    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
+    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, begin: Begin
 ) -> None:
     lead = records.lead(caller.organization_id, text())
-    proxy.faults = Faults(held=READ)
-    asked = pool.submit(get, api, caller, lead)
-    wait_until(lambda: proxy.holding, "the value is asked for")
+    asked = begin(api, caller, lead)
     proxy.faults = Faults()
     proxy.reset_all()
     answer = asked.result(PATIENCE_SECONDS)
     assert (answer.status, len(answer.body), remaining(answer)) == (200, LARGE + 10, 99)
 
 
-def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor) -> None:
+def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Records, begin: Begin) -> None:
     """Whoever waits for a large value gets 503, and nobody else does."""
     caller = records.caller(key_limit=(1_000_000, 1), organization_limit=(1_000_000, 1))
     lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
     with running_api(ApiSettings(redis_url=proxy.url, api_redis_timeout=2.0)) as api:
         assert get(api, caller, lead).status == 200
-        proxy.faults = Faults(held=READ)
-        asked = pool.submit(get, api, caller, lead)
-        wait_until(lambda: proxy.holding, "the value is asked for")
+        asked = begin(api, caller, lead)
         seen = []
         while not asked.done():
             seen.append(get(api, caller, small).status)
@@ -216,15 +222,11 @@ def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records,
     caller = records.caller(key_limit=(2, 24 * 3600))
     lead = records.lead(caller.organization_id, text())
     name, client = name_of(caller, lead).decode(), records.client
-    client.config_set("maxmemory", "1")
-    try:
-        with client.monitor() as monitor:  # type: ignore[no-untyped-call]
-            statuses = [get(api, caller, lead).status for _ in range(6)]
-            client.echo("over")
-            seen = takewhile(lambda command: "over" not in command, (each["command"] for each in monitor.listen()))
-            reads = [command for command in seen if command.startswith("GETRANGE") and name in command]
-    finally:
-        client.config_set("maxmemory", "0")
+    with records.full(), client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        statuses = [get(api, caller, lead).status for _ in range(6)]
+        client.echo("over")
+        seen = takewhile(lambda command: "over" not in command, (each["command"] for each in monitor.listen()))
+        reads = [command for command in seen if command.startswith("GETRANGE") and name in command]
     assert statuses == [200, 200, 429, 429, 429, 429]
     assert len(reads) == len(statuses) + 2 * (LARGE // PART + 2), "the script's, then the parts and the head again"
 
@@ -236,7 +238,7 @@ def test_an_organization_at_its_worst_takes_no_place_of_another_one(
     """Redis does not answer; the first one has sent far more requests than may wait for it."""
     caller, other = records.caller(), records.caller()
     leads = {each.key: records.lead(each.organization_id, {"owner": each.organization_id}) for each in (caller, other)}
-    with running_api(patient(f"redis://127.0.0.1:{proxy.port}/0", api_max_in_flight=8)) as api:
+    with running_api(patient(proxy.url, api_max_in_flight=8)) as api:
         for each in (caller, other) if is_tried else ():
             assert get(api, each, leads[each.key]).status == 200
         proxy.faults = Faults(held=api_keys.organization_tag(caller.organization_id).encode())
@@ -254,7 +256,7 @@ def test_made_up_keys_take_no_turn_of_the_organization_that_they_name(
 ) -> None:
     caller = records.caller()
     lead = records.lead(caller.organization_id, {"id": "x"})
-    settings = patient(f"redis://127.0.0.1:{proxy.port}/0", api_max_in_flight=16, api_unknown_key_limit="1000/1s")
+    settings = patient(proxy.url, api_max_in_flight=16, api_unknown_key_limit="1000/1s")
     with running_api(settings) as api:
         assert get(api, caller, lead).status == 200
         made_up = [api_keys.mint(caller.organization_id) for _ in range(30)]

@@ -21,7 +21,7 @@ from devstack.redis_server import RedisServer
 from schemas import api_keys
 from schemas.settings import ApiSettings, variable
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, read_all, responses, running_api_process
+from tests.harness.api_server import LEADS, ApiServer, get, in_kernel, read_all, responses, running_api_process
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -86,9 +86,8 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None
         server.pause()
         asked = [connections.enter_context(api.connect()) for _ in range(4)]
         for connection in asked:
-            key = api_keys.mint(str(uuid4()))
-            connection.sendall(f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
-        wait_until(lambda: unread(api.port) == 0, "the workers have read the requests")
+            connection.sendall(get(LEADS + "x", api_keys.mint(str(uuid4()))))
+        wait_until(lambda: not any(unread for _, unread in in_kernel(api.port)), "the workers have read the requests")
         os.kill(child.pid, signal.SIGTERM)
         # Not that the port refuses connections: the main process keeps it open until the last worker has ended.
         wait_until(lambda: log.read_text().count("Shutting down") == workers, "all workers are shutting down")
@@ -97,18 +96,12 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None
         assert child.wait(PATIENCE_SECONDS) == 0
 
 
-def unread(port: int) -> int:
-    """Returns how many bytes the kernel holds that a server on this port has not read yet."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(int(row[4].partition(":")[2], 16) for row in rows if row[1].endswith(f":{port:04X}"))
-
-
 def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, redis_server: RedisService) -> None:
     with redis_server.client() as client:
         caller = Records(client).caller()
     # The drain lasts as long as this test wants: the second SIGTERM ends it.
     settings = {"redis_url": redis_server.url, "api_redis_timeout": PATIENCE_SECONDS, "api_drain_seconds": 3600}
-    head = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.key}\r\n\r\n".encode()
+    head = get(LEADS + str(uuid4()), caller.key)
     with running_api_process(tmp_path / "log", **settings) as (child, api), api.connect() as kept:
         kept.sendall(head)
         [before] = responses(kept.recv(65536))
@@ -201,12 +194,10 @@ def test_metrics(tmp_path: Path, redis_server: RedisService) -> None:
 
 
 def _refused_while_redis_is_full(client: redis.Redis, api: ApiServer, requests: int) -> int:
-    caller = Records(client).caller(key_limit=(20, 3600))
-    client.config_set("maxmemory", "1")
-    try:
+    records = Records(client)
+    caller = records.caller(key_limit=(20, 3600))
+    with records.full():
         statuses = [api.get(LEADS + str(uuid4()), key=caller.key).status for _ in range(requests)]
-    finally:
-        client.config_set("maxmemory", "0")
     assert set(statuses) == {404, 429}
     return statuses.count(429)
 

@@ -1,8 +1,8 @@
 """Which shards the API believes, and how many calls that takes."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -98,6 +98,10 @@ def caller_of(caller: Caller) -> Credentials:
     return credentials(caller.authorization.encode())
 
 
+async def status(store: Store, caller: Caller, lead: str | None = None) -> int:
+    return (await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")).status
+
+
 @pytest.mark.parametrize("service", ["redis_server", "redis_shards"])
 @pytest.mark.parametrize("size", [10, 60_000])
 async def test_one_request_is_one_write(request: pytest.FixtureRequest, service: str, size: int) -> None:
@@ -110,15 +114,10 @@ async def test_one_request_is_one_write(request: pytest.FixtureRequest, service:
         caller = records.caller()
         lead = records.lead(caller.organization_id, {"pad": "x" * size})
     async with opened(settings) as (servers, _, store):
-
-        async def status() -> int:
-            found = await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")
-            return found.status
-
-        assert await status() == 200, "loads the script, and learns what is served"
+        assert await status(store, caller, lead) == 200, "loads the script, and learns what is served"
         connection: Any = servers.link(caller_of(caller).organization_tag)._connection
         transport = connection._transport = CountingTransport(connection._transport)
-        assert [await status() for _ in range(5)] == [200] * 5
+        assert [await status(store, caller, lead) for _ in range(5)] == [200] * 5
         assert transport.writes == 5
     empty_redis(redis)  # requested by name, so the usual clean-up does not see it
 
@@ -155,26 +154,35 @@ async def test_data_as_of_was_known_before_the_document_was_read(redis_server: R
         assert await told() == b""
 
 
-@pytest.fixture
-def cluster(three_primaries: RedisCluster) -> RedisCluster:
-    return three_primaries
-
-
-async def test_a_shard_that_took_over_the_slots_of_a_lost_one_is_not_believed(cluster: RedisCluster) -> None:
-    """Its own copy is complete; that of the lost shard is missing, and so is all that the lost one held. A key of it
-    must not be called unknown."""
+@contextmanager
+def taken_over(cluster: RedisCluster, *, is_lost: bool) -> Iterator[tuple[ApiSettings, Any, bytes, bytes]]:
+    """The slot of a shard is moved to another one; with its copy of the control record, unless that was lost with its
+    shard. Yields a client, the tag of the shard that took the slot over, and that of the slot.
+    """
     settings = patient(cluster.url)
     control.complete_all(settings)
     with client_of(cluster.url) as client:
-        tags = [tag.encode() for tag in control.read_all(client)]
-    owners = {tag: cluster.owner(names.tag_slot(tag)) for tag in tags}
-    lost = next(tag for tag in tags if tag != names.HOME)
-    taker = next(tag for tag in tags if tag not in (lost, names.HOME))
-    slot, copy = names.tag_slot(lost), names.copy(names.CONTROL, lost)
-    try:
-        with client_of(cluster.url) as client:
-            client.delete(copy)  # as if it was lost with its shard: nothing is moved
-        cluster.move_slot(slot, owners[taker])
+        taker, moved = [tag.encode() for tag in control.read_all(client) if tag.encode() != names.HOME][:2]
+        slot = names.tag_slot(moved)
+        owner = cluster.owner(slot)
+        if is_lost:
+            client.delete(control_copy(moved))
+        cluster.move_slot(slot, cluster.owner(names.tag_slot(taker)))
+        try:
+            yield settings, client, taker, moved
+        finally:
+            client.flushdb()
+            cluster.move_slot(slot, owner)
+
+
+def control_copy(tag: bytes) -> bytes:
+    return names.copy(names.CONTROL, tag)
+
+
+async def test_a_shard_that_took_over_the_slots_of_a_lost_one_is_not_believed(three_primaries: RedisCluster) -> None:
+    """Its own copy is complete; that of the lost shard is missing, and so is all that the lost one held. A key of it
+    must not be called unknown."""
+    with taken_over(three_primaries, is_lost=True) as (settings, client, taker, lost):
         async with opened(settings) as (servers, serving, store):
             link = servers.link(taker)
             assert servers.link(lost) is link
@@ -182,62 +190,40 @@ async def test_a_shard_that_took_over_the_slots_of_a_lost_one_is_not_believed(cl
                 with pytest.raises(Rebuilding):
                     await serving.ask(link)
                 with pytest.raises(Rebuilding):
-                    await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")
+                    await status(store, caller_in(taker))
             # A projector gives it a copy again, and fills the shard.
-            with client_of(cluster.url) as client:
-                client.hset(copy, mapping=client.hgetall(names.copy(names.CONTROL, taker)))
+            client.hset(control_copy(lost), mapping=client.hgetall(control_copy(taker)))
             assert await serving.ask(link) == generation(1)
             assert serving.check(link) is None, "no single copy says it all"
-            assert (await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")).status == 401
-            with client_of(cluster.url) as client:
-                client.hset(copy, "filled", "")
+            assert await status(store, caller_in(taker)) == 401
+            client.hset(control_copy(lost), "filled", "")
             for _ in range(2):
                 with pytest.raises(Rebuilding):
-                    await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")
-    finally:
-        with client_of(cluster.url) as client:
-            client.flushdb()
-        cluster.move_slot(slot, owners[lost])
+                    await status(store, caller_in(taker))
 
 
-async def test_a_promotion_that_has_reached_one_of_the_copies_of_a_shard(cluster: RedisCluster) -> None:
+async def test_a_promotion_that_has_reached_one_of_the_copies_of_a_shard(three_primaries: RedisCluster) -> None:
     """A shard that took over a slot has two copies, and a command changes one after the other. Both generations are
     complete then, so nothing is refused; the later state is believed, because its generation is not dropped."""
-    settings = patient(cluster.url)
-    control.complete_all(settings)
-    with client_of(cluster.url) as client:
-        tags = [tag.encode() for tag in control.read_all(client)]
-    taker, moved = [tag for tag in tags if tag != names.HOME][:2]
-    slot, owner = names.tag_slot(moved), cluster.owner(names.tag_slot(moved))
-    cluster.move_slot(slot, cluster.owner(names.tag_slot(taker)))
-    promoted = generation(2)
-    try:
+    both = {"live": generation(1), "filled": f"{generation(1)},{generation(2)}"}
+    with taken_over(three_primaries, is_lost=False) as (settings, client, taker, moved):
         for first, second in ((taker, moved), (moved, taker)):
-            with client_of(cluster.url) as client:
-                for tag in tags:
-                    copy = names.copy(names.CONTROL, tag)
-                    filled = f"{generation(1)},{promoted}"
-                    client.hset(copy, mapping={"live": generation(1), "filled": filled})
-                stamp = Stamp(client.hget(names.copy(names.CONTROL, first), "stamp").decode())
-                changed = {"live": promoted, "stamp": stamp.next().text}
-                client.hset(names.copy(names.CONTROL, first), mapping=changed)
+            for tag in (taker, moved, names.HOME):
+                client.hset(control_copy(tag), mapping=both)
+            stamp = Stamp(client.hget(control_copy(first), "stamp").decode())
+            client.hset(control_copy(first), mapping={"live": generation(2), "stamp": stamp.next().text})
             async with opened(settings) as (servers, serving, store):
                 link = servers.link(taker)
                 assert servers.link(moved) is link
-                assert await serving.ask(link) == promoted
-                assert (await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")).status == 401
-                with client_of(cluster.url) as client:  # a shard that lacks the generation is not complete
-                    client.hset(names.copy(names.CONTROL, second), "filled", generation(1))
+                assert await serving.ask(link) == generation(2)
+                assert await status(store, caller_in(taker)) == 401
+                # A shard that lacks the generation is not complete.
+                client.hset(control_copy(second), "filled", generation(1))
                 with pytest.raises(Rebuilding):
                     await serving.ask(link)
                 with pytest.raises(Rebuilding):
-                    await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")
-            with client_of(cluster.url) as client:
-                client.hset(names.copy(names.CONTROL, first), "stamp", stamp.text)
-    finally:
-        with client_of(cluster.url) as client:
-            client.flushdb()
-        cluster.move_slot(slot, owner)
+                    await status(store, caller_in(taker))
+            client.hset(control_copy(first), "stamp", stamp.text)
 
 
 def caller_in(tag: bytes) -> Caller:

@@ -1,5 +1,7 @@
 """Many organizations at once, over a connection to Redis that fails in every way: each response is the caller's own, or
-503 within a second, and service resumes within a second."""
+503. A request is answered with 503 within a second, and service resumes within a second: that is measured with one
+caller, whom a busy machine does not keep waiting for all others.
+"""
 
 import asyncio
 import random
@@ -13,7 +15,7 @@ from msgspec import Struct, field
 
 from devstack.fault_proxy import Faults, FaultyProxy
 from schemas.settings import ApiSettings
-from tests.harness.api_server import LEADS, ApiServer, running_api
+from tests.harness.api_server import LEADS, UNLIMITED, ApiServer, get, running_api
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import Stopwatch, assert_within, eventually, wait_until
@@ -21,7 +23,6 @@ from tests.harness.waiting import Stopwatch, assert_within, eventually, wait_unt
 ORGANIZATIONS = 60
 CALLERS = 40
 MOST_IN_FLIGHT = 25
-EVERY = "1000000/1s"
 ANSWERS = 60
 """Under each fault, at least."""
 
@@ -57,18 +58,9 @@ def population(redis_server: RedisService) -> Iterator[Population]:
         yield Population(callers, leads)
 
 
-def settings_of(proxy: FaultyProxy) -> ApiSettings:
-    return ApiSettings(
-        redis_url=f"redis://127.0.0.1:{proxy.port}/0",
-        api_max_in_flight=MOST_IN_FLIGHT,
-        key_rate_limit=EVERY,
-        organization_rate_limit=EVERY,
-    )
-
-
 @pytest.fixture
 def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
-    with running_api(settings_of(proxy)) as api:
+    with running_api(ApiSettings(redis_url=proxy.url, api_max_in_flight=MOST_IN_FLIGHT, **UNLIMITED)) as api:
         yield api
 
 
@@ -79,7 +71,7 @@ def test_no_response_ever_reaches_another_request(api: ApiServer, proxy: FaultyP
     assert seen.statuses[200] > 50
     assert seen.statuses.total() > 1000
     assert seen.broken_off > 20
-    assert seen.slowest < 1
+    assert seen.slowest < 5, "nobody waits for the timeouts of others"
 
 
 def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
@@ -126,10 +118,7 @@ async def _caller(
             owner = caller if chance.random() < 0.8 else owner
             request_id = f"{seed}-{chance.randrange(10**9)}"
             lead, key = population.leads[owner], population.callers[caller]
-            writer.write(
-                f"GET {LEADS}{lead} HTTP/1.1\r\nHost: x\r\nAuthorization: {key.authorization}\r\n"
-                f"X-Request-Id: {request_id}\r\n\r\n".encode()
-            )
+            writer.write(get(LEADS + lead, key.key, f"X-Request-Id: {request_id}"))
             if chance.random() < 0.05:
                 seen.broken_off += 1
                 break

@@ -41,6 +41,8 @@ def front(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     ("method", "target", "host", "status", "code"),
     [
         pytest.param("GET", "/nothing", None, 404, "not_found", id="the API answers"),
+        pytest.param("GET", "/.well-known/api-catalog", None, 404, "not_found", id="a catalog that is not set"),
+        pytest.param("GET", "/.well-known/security.txt", None, 404, "not_found", id="a contact that is not set"),
         pytest.param("TRACE", "/healthz", None, 405, "method_not_allowed", id="another method"),
         pytest.param("GET", "/healthz", "elsewhere.example", 421, "misdirected_request", id="a foreign Host"),
         pytest.param("GET", "http://elsewhere.example/healthz", None, 421, "misdirected_request", id="a foreign URL"),
@@ -91,12 +93,6 @@ def test_what_is_answered_while_no_api_answers(tmp_path: Path) -> None:
     assert (status, problem["error"], problem["status"]) == (503, "service_unavailable", 503)
     assert headers["content-type"] == "application/json"
     assert headers["strict-transport-security"] == "max-age=31536000"
-
-
-@pytest.mark.parametrize("path", ["/.well-known/api-catalog", "/.well-known/security.txt"])
-def test_nothing_is_well_known_unless_it_is_set(front: Front, path: str) -> None:
-    status, _, body = front.ask("GET", path)
-    assert (status, orjson.loads(body)["error"]) == (404, "not_found")
 
 
 def test_what_is_well_known_if_it_is_set(api: ApiServer, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Events with odd things in them, all the way: what is accepted is stored as the reference says, and served as JSON."""
 
 import random
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ from projector.mapping import intent
 from projector.record import Record
 from schemas import api_keys, resources
 from tests.harness import crm, stored
-from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, Message
 from tests.harness.expected import documents_of
 from tests.harness.hostile_events import MORSELS, VALID, tokens
@@ -20,15 +19,7 @@ from tests.harness.projection import Projection
 
 KEY = api_keys.mint(ORGANIZATION, "h" * 30)
 PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS + LEAD, resources.CONTACT: CONTACTS + CONTACT}
-MOST = "1000000/1s"
 BASES = [VALID[place] for place in (0, 1, 5, 6)]
-
-
-@pytest.fixture
-def api(projection: Projection) -> Iterator[ApiServer]:
-    settings = patient(projection.settings.redis_url, key_rate_limit=MOST, organization_rate_limit=MOST)
-    with running_api(settings) as api:
-        yield api
 
 
 def accepted(base: Message, number: int) -> list[Record]:
@@ -58,7 +49,7 @@ def is_accepted(record: Record, version: int) -> bool:
 @pytest.mark.parametrize(
     "base", BASES, ids=["a lead", "a contact", "a lead in binary mode", "a contact in binary mode"]
 )
-async def test_what_is_accepted_is_served(projection: Projection, api: ApiServer, base: Message) -> None:
+async def test_what_is_accepted_is_served(projection: Projection, served: ApiServer, base: Message) -> None:
     await projection.apply(crm.organization().record(), crm.api_key(hash=api_keys.key_hash(KEY)).record())
     own = crm.contact() if base.kind is resources.LEAD else crm.lead()
     await projection.apply(own.record())
@@ -66,7 +57,7 @@ async def test_what_is_accepted_is_served(projection: Projection, api: ApiServer
         await projection.apply(record)
         expected = documents_of([own.record(), record])
         assert projection.documents() == expected
-        answer = api.get(PATHS[base.kind], key=KEY)
+        answer = served.get(PATHS[base.kind], key=KEY)
         assert answer.status == 200
         assert answer.body == expected[(base.kind, ORGANIZATION, LEAD if base.kind is resources.LEAD else CONTACT)]
         assert answer.json["organization_id"] == ORGANIZATION

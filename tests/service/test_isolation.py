@@ -2,16 +2,13 @@
 rewrite: docs/production.md tells operators so."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
-
-import pytest
 
 from devstack.redis_server import RedisServer
 from schemas import api_keys, names, resources
 from tests.harness import crm, stored
-from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
@@ -50,21 +47,15 @@ async def project_both(projection: Projection) -> None:
             )
 
 
-@pytest.fixture
-def api(projection: Projection) -> Iterator[ApiServer]:
-    with running_api(patient(projection.settings.redis_url)) as api:
-        yield api
-
-
 @everywhere
-async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
+async def test_the_matrix(projection: Projection, served: ApiServer) -> None:
     """Every key with every id of every organization: an answer is of the key's own organization, or 404 as for a record
     that does not exist.
     """
     await project_both(projection)
-    nobodys = api.get(LEADS + crm.uuid(0xDEAD), key=KEYS[ORGANIZATION])
+    nobodys = served.get(LEADS + crm.uuid(0xDEAD), key=KEYS[ORGANIZATION])
     for caller, owner, path, shared in itertools.product(ORGANIZATIONS, ORGANIZATIONS, PATHS, (True, False)):
-        answer = api.get(path + entity(path, owner, shared=shared), key=KEYS[caller])
+        answer = served.get(path + entity(path, owner, shared=shared), key=KEYS[caller])
         if caller != owner and not shared:
             assert answer.headers.keys() == nobodys.headers.keys()
             assert answer.json | {"request_id": ""} == nobodys.json | {"request_id": ""}
@@ -78,7 +69,7 @@ async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
 
 @everywhere
 async def test_a_key_and_a_record_of_different_organizations_open_nothing(
-    projection: Projection, api: ApiServer
+    projection: Projection, served: ApiServer
 ) -> None:
     """The core product made a mistake: the key names one organization, its event another. And where Redis itself holds
     the wrong record under a key's name.
@@ -88,18 +79,18 @@ async def test_a_key_and_a_record_of_different_organizations_open_nothing(
     event = crm.api_key(id=crm.uuid(0xF2), hash=api_keys.key_hash(misminted), organization_id=ORGANIZATION)
     await projection.apply(event.record())
     for path, owner in itertools.product(PATHS, ORGANIZATIONS):
-        assert api.get(path + entity(path, owner, shared=False), key=misminted).error == "invalid_api_key"
+        assert served.get(path + entity(path, owner, shared=False), key=misminted).error == "invalid_api_key"
     own, others = (
         names.api_key(names.organization(organization), api_keys.key_hash(KEYS[organization]))
         for organization in ORGANIZATIONS
     )
     record = cast(bytes, projection.client.get(others))
     projection.client.set(own, record)
-    assert api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).error == "invalid_api_key"
+    assert served.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).error == "invalid_api_key"
 
 
 @everywhere
-async def test_a_deleted_contact_leaves_no_byte(projection: Projection, api: ApiServer) -> None:
+async def test_a_deleted_contact_leaves_no_byte(projection: Projection, served: ApiServer) -> None:
     secrets: dict[str, Any] = {
         "first_name": "Zaphodia",
         "last_name": "Beeblebrox",
@@ -108,13 +99,13 @@ async def test_a_deleted_contact_leaves_no_byte(projection: Projection, api: Api
     }
     await project_both(projection)
     await projection.apply(crm.contact(version=2, custom_fields={"diet": "nutriamatic"}, **secrets).record(offset=1))
-    assert b"Zaphodia" in api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).body
+    assert b"Zaphodia" in served.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).body
     await projection.apply(crm.deleted(resources.CONTACT, 3).record(offset=2))
     kept = stored.everything(projection.client)
     for secret in (*secrets.values(), "nutriamatic", "diet"):
         assert secret.encode() not in kept
-    assert api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).json["contact"] is None
-    assert api.get(CONTACTS + CONTACT, key=KEYS[ORGANIZATION]).status == 404
+    assert served.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).json["contact"] is None
+    assert served.get(CONTACTS + CONTACT, key=KEYS[ORGANIZATION]).status == 404
 
 
 NAME = "Anastasia-Petrova"

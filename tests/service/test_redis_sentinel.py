@@ -16,7 +16,7 @@ from projector.redis.store import Store
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import crm
-from tests.harness.api_server import LEADS, running_api, running_api_process
+from tests.harness.api_server import LEADS, UNLIMITED, running_api, running_api_process
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened
@@ -45,6 +45,7 @@ async def test_a_failover_that_loses_acknowledged_writes(
     """
     key = mint(crm.ORGANIZATION)
     with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
+        leadview.calls_plain_commands = True
         leadview.topics.create()
         leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
         leadview.publish_all(traffic(1, 300))
@@ -52,9 +53,7 @@ async def test_a_failover_that_loses_acknowledged_writes(
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
         assert leadview.run("drop", "--by", "Ada Lovelace").status == 1, "there is nothing to drop"
-        unlimited = "1000000/1s"
-        settings = ApiSettings(redis_url=redis.url, key_rate_limit=unlimited, organization_rate_limit=unlimited)
-        with running_api(settings) as api, redis.losing():
+        with running_api(ApiSettings(redis_url=redis.url, **UNLIMITED)) as api, redis.losing():
             leadview.publish(crm.lead(2, stage="STALE"))
             changed_at = datetime.now(UTC)
             leadview.publish_all(traffic(2, 300))

@@ -95,11 +95,16 @@ def test_production_without_projectors_is_named_beside_staging(
         alive = "max by (installation) (leadview_api_projectors)"
         both = dict.fromkeys(INSTALLATIONS, "1")
         wait_until(lambda: prometheus.value(alive) == both, "both installations have been scraped")
-        assert not prometheus.firing("LeadviewNoProjector")
+        wait_until(lambda: not prometheus.firing("LeadviewNoProjector"), "no alert is left from the start")
         projectors["production"].stop()
-        wait_until(lambda: prometheus.firing("LeadviewNoProjector"), "Prometheus says that there is no projector")
-        [alert] = prometheus.firing("LeadviewNoProjector")
-        assert alert["installation"] == "production"
+        named: list[dict[str, str]] = []
+
+        def is_named() -> bool:
+            named[:] = prometheus.firing("LeadviewNoProjector")
+            return [alert["installation"] for alert in named] == ["production"]
+
+        wait_until(is_named, "Prometheus says where there is no projector")
+        [alert] = named
         assert alert["runbook_url"].endswith("/runbook.md#leadviewnoprojector")
         assert prometheus.value(alive) == {"production": "0", "staging": "1"}
     finally:

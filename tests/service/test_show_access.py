@@ -1,7 +1,5 @@
 """`show key` and `show organization` name the answer that the API gives, and never print a key."""
 
-from collections.abc import Iterator
-
 import orjson
 import pytest
 
@@ -11,7 +9,7 @@ from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings
 from tests.harness import crm
-from tests.harness.api_server import LEADS, ApiServer, patient, running_api
+from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 
@@ -21,12 +19,6 @@ OWNER = names.organization(crm.ORGANIZATION)
 ONE_REQUEST = {"key": {"quota": 1, "window_seconds": 36_000}}
 ORGANIZATION = crm.organization(1)
 API_KEY = crm.api_key(1, hash=HASH)
-
-
-@pytest.fixture
-def api(projection: Projection) -> Iterator[ApiServer]:
-    with running_api(patient(projection.settings.redis_url)) as api:
-        yield api
 
 
 @pytest.mark.parametrize(
@@ -68,13 +60,13 @@ def api(projection: Projection) -> Iterator[ApiServer]:
     ],
 )
 async def test_it_says_what_the_api_answers(
-    projection: Projection, api: ApiServer, messages: list[crm.Message], check: Check | None, subject: str
+    projection: Projection, served: ApiServer, messages: list[crm.Message], check: Check | None, subject: str
 ) -> None:
     for message in (*messages, crm.lead(1)):
         await projection.apply(message.record())
     if check is Check.USED_UP:
-        assert api.get(LEADS + crm.LEAD, key=KEY).status == 200
-    answer = api.get(LEADS + crm.LEAD, key=KEY)
+        assert served.get(LEADS + crm.LEAD, key=KEY).status == 200
+    answer = served.get(LEADS + crm.LEAD, key=KEY)
     settings = ApiSettings()
     found = await stored.read_key(projection.store, settings, OWNER, key_hash=HASH)
     refusal = found.refusal or Refusal(Check.UNKNOWN_KEY)

@@ -1,4 +1,5 @@
-"""The page of the console in a real Chromium: the box, the keyboard, hostile texts and actions.
+"""The page of the console in a real Chromium: the box, the keyboard, hostile texts and actions, also after a deployment
+that was rolled back.
 
 `make browser` runs this. axe-core comes from npm.
 """
@@ -12,8 +13,9 @@ from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.chromium import Page
-from tests.harness.console import axe, find, running_console, type_number
+from tests.harness.console import axe, find, running_console, says_the_same, type_number
 from tests.harness.leadview import Leadview
+from tests.harness.next_mapping import PROGRAM as NEXT
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.apache]
@@ -93,6 +95,10 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
                 page.size(width, dark=dark)
                 wait_until(lambda: page.do("document.documentElement.scrollWidth <= innerWidth"), f"it fits {width}")
                 assert axe(page) == [], (width, dark)
+        page.size(1400)
+        page.open(f"{console.url}/docs/runbook.md#redis_full")
+        page.wait_for("main", "Redis refuses writes")
+        assert axe(page) == []
         assert page.complaints == []
 
 
@@ -133,3 +139,27 @@ def log_in(page: Page, token: str) -> None:
         f"(() => {{ const i = document.getElementById('login-token'); i.value = '{token}';"
         " i.form.requestSubmit(); })()"
     )
+
+
+def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
+    """The newer program has filled a generation, and only the older one runs: it stands by."""
+    leadview.topics.create(partitions=1)
+    leadview.start("run")
+    leadview.publish(crm.organization(), crm.contact(), crm.lead())
+    leadview.wait_until_served()
+    newer = leadview.start("run", command=NEXT)
+    assert leadview.run("rebuild", "--max-latency", "0", command=NEXT).status == 0
+    newer.stop()
+    with running_console(leadview) as (_, console):
+        page.open(console.url)
+        says_the_same(page, leadview, "line documents is standing by", "generation 2 requires mapping version")
+        assert "docs/runbook.md, leadviewstandingby" in page.text("#problems")
+    with running_console(leadview, "--allow-actions", command=NEXT) as (_, console):
+        page.open(console.url)
+        page.wait_for("#notes", "rebuild due")
+        page.wait_for("#generations", "Generation 2", "is not written any more", "drop 2")
+        assert "may be promoted" not in page.text("#generations")
+        page.do("document.querySelector('button[data-verb=compare]').click()")
+        type_number(page, "2")
+        page.do("document.getElementById('confirm-yes').click()")
+        page.wait_for("#action", "2 documents were compared, and 1 differ", "leads.referrer_length")

@@ -1,4 +1,5 @@
-"""The console, Redis and Kafka are restarted while a page is open: it says so, and connects again by itself.
+"""The console, Redis and Kafka are restarted or do not answer while a page is open: it says exactly what
+`status --json` says, and connects again by itself.
 
 `make browser` runs this.
 """
@@ -10,6 +11,7 @@ import pytest
 from devstack.apache_kafka import ApacheKafka
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import free_port
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from tests.harness import crm
 from tests.harness.chromium import Page
@@ -71,3 +73,22 @@ def test_servers_that_do_not_answer(page: Page, leadview: Leadview, own_redis: R
         page.wait_for("#verdict-text", "Redis cannot be read")
         own_redis.resume()
         page.wait_for("#verdict-text", "all is well")
+
+
+def test_a_shard_is_away(page: Page, leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
+    leadview = leadview_on_cluster
+    leadview.start("run")
+    leadview.publish(crm.organization(), crm.lead())
+    leadview.wait_until_served()
+    away = three_primaries.primaries[1]
+    with running_console(leadview) as (_, console):
+        page.open(console.url)
+        says_the_same(page, leadview, "all is well")
+        away.pause()
+        try:
+            page.wait_for(
+                "#verdict-text", "Redis cannot be read", f"1 of its 3 shards do not answer: 127.0.0.1:{away.port}"
+            )
+        finally:
+            away.resume()
+        says_the_same(page, leadview, "all is well")

@@ -15,13 +15,30 @@ from projector.operate.observe import Observation
 from projector.operate.words import Said, headline, say
 from projector.problem import Problem
 from tests.harness.chromium import Page, open_page
-from tests.harness.console import FedConsole, fed_console, show, verdict
-from tests.harness.troubled import EVERY, OBSERVED, WELL
+from tests.harness.console import FedConsole, axe, fed_console, show, verdict
+from tests.harness.troubled import EVERY, OBSERVED, WELL, shards
 
 pytestmark = pytest.mark.browser
 
 _API = ApiFigures(100.0, {"200": 100.0}, 1.0, 9.0, 2)
 PARTS = ("kafka", "projectors", "redis", "api")
+AWAY = {"projectors": ["not known: Redis cannot be read"], "redis": ["cannot be read"], "api": ["not known: Redis"]}
+SAID_IN_PARTS = {
+    "no projector": {"projectors": ["no projector is running", "documents: unknown"]},
+    "Kafka is away": {"kafka": ["cannot be read"], "projectors": ["documents: running"]},
+    "a topic is missing": {"kafka": ["missing"]},
+    "Redis is away": AWAY,
+    "one shard is away": AWAY,
+    "Redis was emptied, and no projector fills it": {"redis": ["empty"], "api": ["answers 503 to all"]},
+    "Redis is full": {"projectors": ["documents: waits", "access: waits"]},
+    "a line is halted": {"projectors": ["documents: halted", "access: running"]},
+    "an older program": {"projectors": ["documents: standing by", "access: running"]},
+    "one shard was emptied, and no projector fills it": {
+        "redis": ["1 of 3 shards not complete"],
+        "api": ["answers 503 for the organizations of 1 of 3 shards"],
+    },
+}
+"""Words in the parts of the picture, by the name of the trouble."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +53,7 @@ def page(console: FedConsole, tmp_path_factory: pytest.TempPathFactory) -> Itera
         page.open(console.url)
         yield page
         assert page.complaints == []
+        assert {request.split("/")[2] for request in page.requested} == {console.url.split("/")[2]}
 
 
 class _Pictures:
@@ -101,6 +119,16 @@ def test_what_it_says_in_each_trouble(page: Page, console: FedConsole, name: str
     is_said(page, "#problems", shown.problems, alone=len(shown.problems) == 1)
     is_said(page, "#notes", shown.notes, alone=False)
     assert marked(page) == {part for said in shown.problems for part in said.where}
+    assert ("stopped" in page.text("#arrow-projectors")) == any(said.stops == "all" for said in shown.problems)
+    for part, words in SAID_IN_PARTS.get(name, {}).items():
+        page.wait_for(f"#stage-{part}", *words)
+    assert axe(page) == []
+
+
+def test_a_cluster_in_which_all_is_well(page: Page, console: FedConsole) -> None:
+    show(page, console, pictured(replace(WELL, redis=shards(True, True, True))))
+    assert verdict(page) == "all is well"
+    page.wait_for("#stage-redis", "all 3 shards complete")
 
 
 @pytest.mark.parametrize("about", [pytest.param(it, id=f"{number}-{it.kind}") for number, it in enumerate(EVERY)])

@@ -4,13 +4,12 @@ seconds, also after their connections are closed. Clients that read are not affe
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from api.edge import RECEIVE_BUFFER, SEND_BUFFER, Edge, Unread
-from tests.harness.api_server import LEADS, read_all, responses
+from tests.harness.api_server import HEALTH, LEADS, get, in_kernel, read_all, responses
 from tests.harness.hostile import Target, target
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
@@ -24,7 +23,6 @@ LITTLE = 1
 MOST = 20
 BUDGET = 4_500_000
 """Room for four large ones."""
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Watched(Edge):
@@ -64,8 +62,7 @@ def api(redis_server: RedisService) -> Iterator[Target]:
 
 def lead_of(records: Records, caller: Caller, size: int) -> bytes:
     """Returns the beginning of a request for a lead of this size."""
-    lead = records.lead(caller.organization_id, {"name": "x" * size})
-    return f"GET {LEADS}{lead} HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n".encode()
+    return get(LEADS + records.lead(caller.organization_id, {"name": "x" * size}), caller.key).removesuffix(b"\r\n")
 
 
 def ask(stack: ExitStack, api: Target, sent: bytes, room: int = 1 << 15) -> socket.socket:
@@ -80,12 +77,9 @@ def ask(stack: ExitStack, api: Target, sent: bytes, room: int = 1 << 15) -> sock
     return connection
 
 
-def in_kernel(api: Target) -> list[int]:
+def kept(api: Target) -> list[int]:
     """Returns the bytes that the kernel holds for each client that has not taken all, also of closed connections."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    rows = [line.split() for line in lines]
-    sizes = [int(row[4].split(":")[0], 16) for row in rows if row[1].endswith(f":{api.port:04X}")]
-    return [size for size in sizes if size > 1]  # 1: the end of the connection
+    return [size for size, _ in in_kernel(api.port) if size > 1]
 
 
 def is_reset(connection: socket.socket) -> bool:
@@ -181,7 +175,7 @@ def test_a_closing_connection_is_not_held_open_by_a_client_that_does_not_read(
         if end == b"\r\n":
             connection.shutdown(socket.SHUT_WR)
         wait_until(lambda: not Watched.opened, "the connection is closed")
-        wait_until(lambda: not in_kernel(impatient), "the kernel has forgotten the bytes")
+        wait_until(lambda: not kept(impatient), "the kernel has forgotten the bytes")
         assert Watched.unread.total == 0
         assert is_reset(connection)
 
@@ -208,5 +202,5 @@ def test_a_crowd_that_does_not_read_leaves_nothing_in_the_kernel(api: Target, re
         request = lead_of(records, records.caller(), SMALL)
         for number in range(2 * MOST):
             ask(stack, api, request + (b"Connection: close\r\n\r\n" if number % 2 else b"\r\n"), LITTLE)
-            wait_until(lambda: len(in_kernel(api)) <= MOST, "no more connections than that have bytes in the kernel")
-        assert in_kernel(api)
+            wait_until(lambda: len(kept(api)) <= MOST, "no more connections than that have bytes in the kernel")
+        assert kept(api)

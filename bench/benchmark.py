@@ -93,8 +93,6 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     subjects: Sequence[Subject]
     cases: Sequence[str]
     prepare: Callable[[Lab, ExitStack], Mapping[str, Measure]]
-    quick_cases: Sequence[str] = ()
-    """What a quick run measures instead of `cases`, if it measures fewer."""
     targets: Sequence[Target] = ()
     needs_kafka: bool = False
     """Whether it needs Apache Kafka, without which nothing is measured."""

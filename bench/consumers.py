@@ -89,10 +89,9 @@ def start_peer(
     redis: RedisServer,
     cores: set[int] | None,
     *,
-    most_records: int = 0,
     follow: bool = False,
 ) -> Child:
-    """Start a peer. It ends with its figures after `most_records`, or after all that Kafka has now (0), or never."""
+    """Start a peer. It ends with its figures after all that Kafka has now, or never (`follow`)."""
     if peer is QUIX:
         address = urlsplit(redis.url)
         documents = ",".join(topics.prefix + topic for topic in DOCUMENT_TOPICS)
@@ -107,8 +106,7 @@ def start_peer(
     else:
         module = f"bench.peers.{peer.name.replace('-', '_')}"
         command = [sys.executable, "-m", module, topics.kafka, redis.url, topics.prefix, str(PARTITIONS)]
-    bounds = {"MOST_RECORDS": str(most_records)} if most_records else {}
-    variables = {**os.environ, **bounds, **({"FOLLOW": "1"} if follow else {})}
+    variables = {**os.environ, **({"FOLLOW": "1"} if follow else {})}
     with pinned(cores):
         return Child(command, log=lab.directory / f"{peer.name}.log", directory=ROOT, environment=variables, piped=True)
 
@@ -164,11 +162,9 @@ class _Figures(Struct):
     cpu_seconds: float
 
 
-def measure_peer(
-    lab: Lab, peer: Subject, topics: Topics, redis: RedisServer, cores: set[int] | None, most_records: int = 0
-) -> Values:
-    """Measure one process of a peer, with this number of records at most (0: all). Raises ServerFailed."""
-    child = start_peer(lab, peer, topics, redis, cores, most_records=most_records)
+def measure_peer(lab: Lab, peer: Subject, topics: Topics, redis: RedisServer, cores: set[int] | None) -> Values:
+    """Measure one process of a peer. Raises ServerFailed."""
+    child = start_peer(lab, peer, topics, redis, cores)
     try:
         figures = reported(child, _Figures)
     finally:

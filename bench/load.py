@@ -52,7 +52,7 @@ class Load:
             )
         if ended.returncode:
             raise MeasurementFailed(f"wrk: {ended.stderr}{ended.stdout}")
-        return _checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
+        return checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
 
     def open(self, port: int, connections: int, seconds: float, rate: float, *, first: bool = False) -> Report:
         """Send `rate` requests a second, however fast the server is. With `first`, the process runs before all others
@@ -75,13 +75,13 @@ class Load:
 
             def report() -> Report:
                 sender.ask_to_stop()
-                return _checked(reported(sender, Report))
+                return checked(reported(sender, Report))
 
             yield report
 
     def _send(self, order: Order) -> Report:
         with ordered(self._lab, "bench.sender", order, self._cores) as sender:
-            return _checked(reported(sender, Report))
+            return checked(reported(sender, Report))
 
 
 @contextmanager
@@ -108,7 +108,8 @@ def reported(child: Child, type_: type[R]) -> R:
     return msgspec.json.decode(lines[-1], type=type_)
 
 
-def _checked(report: Report) -> Report:
+def checked(report: Report) -> Report:
+    """Returns the report of a measurement in which nothing went wrong. Raises MeasurementFailed."""
     if report.failed or not report.answered:
-        raise MeasurementFailed(f"{report.failed} of {report.answered} responses were not 200: {report.failure}")
+        raise MeasurementFailed(f"{report.failed} of {report.answered} requests went wrong: {report.failure}")
     return report

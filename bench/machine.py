@@ -97,7 +97,7 @@ def versions() -> dict[str, str]:
     others = {"redis-server on PATH": Path(found)} if (found := shutil.which("redis-server")) else {}
     for name, server in {"redis-server": redis_program(), **others}.items():
         by_name[name] = f"{_version(server, '--version')} with {allocator(server)}"
-    for name, argument in (("redis-benchmark", "--version"), ("nginx", "-v"), ("wrk", "--version")):
+    for name, argument in (("nginx", "-v"), ("wrk", "--version")):
         if program := shutil.which(name):
             by_name[name] = _version(Path(program), argument)
     return by_name

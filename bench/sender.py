@@ -17,7 +17,9 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import cycle
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +30,7 @@ from msgspec import Struct
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _DRAIN_SECONDS = 1.0
+_PAUSE_SECONDS = 0.1
 
 
 class Order(Struct):
@@ -49,7 +52,8 @@ class Order(Struct):
 
 
 class Report(Struct):
-    """What was measured. Latencies are in seconds. `late` is the p99 of the sender's own delay behind its schedule."""
+    """What was measured. Latencies are in seconds. `late` is the p99 of the sender's own delay behind its schedule.
+    `failed` counts those of the `answered` ones that were not right."""
 
     answered: int
     failed: int
@@ -60,7 +64,7 @@ class Report(Struct):
     late: float = 0.0
     worst: float = 0.0
     failure: str = ""
-    """The first line of the first response that was not 200."""
+    """What was not right, such as the first line of the first response that was not 200."""
 
 
 class Connection:
@@ -95,95 +99,98 @@ class Connection:
         return received
 
 
+class Pool:
+    """Connections to a server. `idle` are those without a request in flight. They are used in turn, because a server
+    closes idle connections.
+    """
+
+    def __init__(self, port: int, count: int) -> None:
+        self.idle = deque(Connection(port) for _ in range(count))
+        self.connections = {each.socket.fileno(): each for each in self.idle}
+        self._epoll = select.epoll()
+        for number in self.connections:
+            self._epoll.register(number, select.EPOLLIN)
+
+    def receive(self, until: float) -> Iterator[tuple[Connection, bytes]]:
+        """Yields each whole response, and its connection, which is idle again. Waits for the first one until this time
+        at most. Raises ConnectionError."""
+        # A timeout of epoll itself is in milliseconds; that of select() is in microseconds.
+        select.select([self._epoll], [], [], max(0.0, until - perf_counter()))
+        for number, _ in self._epoll.poll(0):
+            connection = self.connections[number]
+            response = connection.receive()
+            if response is not None:
+                self.idle.append(connection)
+                yield connection, response
+
+
 class Sender:
     """Carries out an order."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._next = 0
-        self._connections = {each.socket.fileno(): each for each in self._open()}
-        self._epoll = select.epoll()
-        for number in self._connections:
-            self._epoll.register(number, select.EPOLLIN)
+        self._requests = cycle(order.requests)
+        self._pool = Pool(order.port, order.connections)
+        self._waiting: deque[float] = deque()
+        """The times at which the requests were due that no connection was free for."""
+        self._late: list[float] = []
         self._latencies: list[float] = []
         self._failed = 0
         self._failure = ""
         self._end = inf
 
-    def closed(self) -> Report:
-        started = now = perf_counter()
+    def run(self) -> Report:
+        pool = self._pool
+        started = due = now = perf_counter()
         self._end = min(self._end, started + self._order.seconds)
-        for connection in self._connections.values():
-            connection.send(self._request(), now)
-        while now < self._end:
-            ready = self._epoll.poll(_DRAIN_SECONDS)
-            for number, _ in ready:
-                connection = self._connections[number]
-                if self._receive(connection):
-                    connection.send(self._request(), perf_counter())
-            now = perf_counter()
-        return self._report(now - started)
-
-    def open(self, rate: float) -> Report:
-        idle = deque(self._connections.values())  # used in turn, because a server closes idle connections
-        waiting: deque[float] = deque()
-        late: list[float] = []
-        started = due = perf_counter()
-        self._end = min(self._end, started + self._order.seconds)
-        while (now := perf_counter()) < self._end + _DRAIN_SECONDS:
-            while due <= now and due < self._end:
-                waiting.append(due)
-                late.append(now - due)
-                due += 1 / rate
-            while waiting and idle:
-                idle.popleft().send(self._request(), waiting.popleft())
-            if due >= self._end and not waiting and len(idle) == len(self._connections):
+        while now < self._end + _DRAIN_SECONDS:
+            due = self._schedule(due, now)
+            while self._waiting and pool.idle:
+                pool.idle.popleft().send(next(self._requests), self._waiting.popleft())
+            if now >= self._end and not self._waiting and len(pool.idle) == len(pool.connections):
                 break
-            # A timeout of epoll itself is in milliseconds; that of select() is in microseconds.
-            select.select([self._epoll], [], [], self._pause(due))
-            for number, _ in self._epoll.poll(0):
-                connection = self._connections[number]
-                if self._receive(connection):
-                    idle.append(connection)
+            for connection, response in pool.receive(due if now < due < self._end else now + _PAUSE_SECONDS):
+                self._note(perf_counter() - connection.due, response)
+            now = perf_counter()
         answered = len(self._latencies)
-        busy = [each.due for each in self._connections.values() if each not in idle]
-        self._latencies += [now - each for each in (*waiting, *busy)]
-        return self._report(now - started, answered, percentile(sorted(late), 0.99))
+        busy = [each.due for each in pool.connections.values() if each not in pool.idle]
+        self._latencies += [now - each for each in (*self._waiting, *busy)]
+        return report(self._latencies, self._late, answered, self._failed, self._failure, now - started)
 
     def end(self) -> None:
         """Stop: from now on no request is due."""
         self._end = perf_counter()
 
-    def _pause(self, due: float) -> float:
-        return max(0.0, due - perf_counter()) if due < self._end else _DRAIN_SECONDS
+    def _schedule(self, due: float, now: float) -> float:
+        """Let all requests wait that are due by now. Returns when the next one is due."""
+        if self._order.rate is None:
+            if now < self._end:
+                self._waiting.extend([now] * len(self._pool.idle))
+            return now
+        while due <= now and due < self._end:
+            self._waiting.append(due)
+            self._late.append(now - due)
+            due += 1 / self._order.rate
+        return due
 
-    def _open(self) -> list[Connection]:
-        return [Connection(self._order.port) for _ in range(self._order.connections)]
-
-    def _request(self) -> bytes:
-        requests = self._order.requests
-        self._next = (self._next + 1) % len(requests)
-        return requests[self._next]
-
-    def _receive(self, connection: Connection) -> bool:
-        """Receive a part of a response. Returns whether it is complete now."""
-        response = connection.receive()
-        if response is None:
-            return False
-        self._latencies.append(perf_counter() - connection.due)
+    def _note(self, seconds: float, response: bytes) -> None:
+        self._latencies.append(seconds)
         if response[9:12] != b"200":
             self._failed += 1
             self._failure = self._failure or response.split(b"\r\n", 1)[0].decode(errors="replace")
-        return True
-
-    def _report(self, seconds: float, answered: int | None = None, late: float = 0.0) -> Report:
-        ordered = sorted(self._latencies)
-        p50, p99, p999, worst = (percentile(ordered, share) for share in (0.5, 0.99, 0.999, 1.0))
-        count = len(ordered) if answered is None else answered
-        return Report(count, self._failed, seconds, p50, p99, p999, late, worst, self._failure)
 
 
-def percentile(ordered: list[float], share: float) -> float:
+def report(
+    latencies: list[float], late: list[float], answered: int, failed: int, failure: str, seconds: float
+) -> Report:
+    """Returns the report of these latencies and of these delays of the sender."""
+    latencies.sort()
+    late.sort()
+    p50, p99, p999, worst = (_percentile(latencies, share) for share in (0.5, 0.99, 0.999, 1.0))
+    return Report(answered, failed, seconds, p50, p99, p999, _percentile(late, 0.99), worst, failure)
+
+
+def _percentile(ordered: list[float], share: float) -> float:
     """The percentile of sorted numbers; 0 if there are none."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
@@ -207,8 +214,7 @@ def main() -> None:
     if order.announce:
         sys.stdout.buffer.write(b"\n")
         sys.stdout.buffer.flush()
-    report = sender.closed() if order.rate is None else sender.open(order.rate)
-    sys.stdout.buffer.write(msgspec.json.encode(report))
+    sys.stdout.buffer.write(msgspec.json.encode(sender.run()))
 
 
 if __name__ == "__main__":

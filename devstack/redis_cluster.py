@@ -1,7 +1,7 @@
 """A Redis Cluster of real redis-servers. Its slots can be moved, and replicas can be promoted."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,7 +77,7 @@ class RedisCluster:
 
     def owner(self, slot: int) -> RedisServer:
         """Returns the node that serves a slot."""
-        return next(node for node in self._running() if slot in _slots(node))
+        return next(node for node in self.running() if slot in _slots(node))
 
     def move_slot(self, slot: int, target: RedisServer) -> None:
         """Move a slot as redis-cli does, key by key, while it is in use."""
@@ -125,20 +125,9 @@ class RedisCluster:
         """Wait until the replica of this primary has all of its data."""
         wait_until(self.replicas[number].is_in_step, "the replica is in step")
 
-    @contextmanager
-    def losing(self, number: int) -> Iterator[None]:
+    def losing(self, number: int) -> AbstractContextManager[None]:
         """Inside, the replica receives no writes, so `fail_over` loses what the primary acknowledges."""
-        cut_off(self.primaries[number], self.replicas[number])
-        try:
-            yield
-        finally:
-            self.replicas[number].resume()
-
-    def announce(self, slot: int, owner: RedisServer) -> None:
-        """Tell every node which node serves the slot now."""
-        name = _ask(owner, "CLUSTER MYID")
-        for node in [owner, *(node for node in self._running() if node is not owner and _slots(node))]:
-            _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
+        return losing(self.primaries[number], self.replicas[number])
 
     def lose(self, number: int, heir: RedisServer) -> None:
         """Lose a shard for good: kill its primary and its replica, and give its slots, empty, to another primary, as
@@ -147,13 +136,13 @@ class RedisCluster:
         slots, names = sorted(_slots(lost[0])), [_ask(node, "CLUSTER MYID") for node in lost]
         for node in lost:
             node.kill()
-        for node in self._running():
+        for node in self.running():
             for name in names:
                 _ask(node, "CLUSTER FORGET", name)
         _ask(heir, "CLUSTER ADDSLOTS", *slots)
         _ask(heir, "CLUSTER BUMPEPOCH")
         self._lost[number] = slots
-        for node in self._running():
+        for node in self.running():
             node.wait_until_cluster_ok()
 
     def replace(self, number: int) -> None:
@@ -164,8 +153,8 @@ class RedisCluster:
         for node in joining:
             node.start_empty()
             _wait_for(node, "CLUSTER MEET", helper.host, helper.port)
-        for node in self._running():
-            node.wait_until_cluster_ok(len(self._running()))
+        for node in self.running():
+            node.wait_until_cluster_ok(len(self.running()))
         _wait_for(primary, "CLUSTER BUMPEPOCH")  # with the epoch of another node, its claims would not count
         for node in joining[1:]:
             _follow(node, primary)
@@ -190,7 +179,8 @@ class RedisCluster:
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
 
-    def _running(self) -> list[RedisServer]:
+    def running(self) -> list[RedisServer]:
+        """Returns the nodes that run."""
         return [node for node in [*self.primaries, *self.replicas] if node.running]
 
 
@@ -213,17 +203,22 @@ class SlotMove:
 
     def __exit__(self, error: object, *_: object) -> None:
         self()
-        self._cluster.announce(self._slot, self._target)
+        name = _ask(self._target, "CLUSTER MYID")
+        others = [node for node in self._cluster.running() if node is not self._target and _slots(node)]
+        for node in [self._target, *others]:
+            _ask(node, "CLUSTER SETSLOT", self._slot, "NODE", name)
 
 
-def cut_off(primary: RedisServer, replica: RedisServer) -> None:
-    """Pause a replica and close its connection, because it would read what is in the sockets when it resumes.
-
-    The replica has every write that the primary acknowledged before this call. Other writes may continue.
-    """
+@contextmanager
+def losing(primary: RedisServer, replica: RedisServer) -> Iterator[None]:
+    """Inside, the replica receives no writes. It has every write that the primary acknowledged before."""
     keep_up(primary)
     replica.pause()
-    _ask(primary, "CLIENT KILL", "TYPE", "replica")
+    _ask(primary, "CLIENT KILL", "TYPE", "replica")  # it would read what is in the sockets when it resumes
+    try:
+        yield
+    finally:
+        replica.resume()
 
 
 def keep_up(primary: RedisServer) -> None:

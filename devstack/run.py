@@ -17,7 +17,7 @@ from devstack.interrupt import uninterrupted
 from devstack.leash import Scratch
 from devstack.live_view import LiveView
 from devstack.ports import free_port
-from devstack.publish import SANDBOX, leads, rate
+from devstack.publish import SANDBOX
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.stack import Stack
@@ -78,6 +78,22 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     if arguments.leads > MOST_LEADS and not (arguments.kafka or arguments.apache_kafka):
         parser.error(f"--leads: the embedded Kafka holds at most {MOST_LEADS}; add --apache-kafka or --kafka")
     return arguments
+
+
+def rate(text: str) -> float:
+    """Parses the number of changes per second. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value <= 10_000:  # also rejects nan
+        raise ValueError
+    return value
+
+
+def leads(text: str) -> int:
+    """Parses the number of leads. Raises ValueError."""
+    value = int(text)
+    if not 3 <= value <= 10_000_000:
+        raise ValueError
+    return value
 
 
 def _any_port(text: str) -> int:
@@ -158,7 +174,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
         limits = f"{settings.key_rate_limit} per key, {settings.organization_rate_limit} per organization"
         text = greeting(
             stack.base_url,
-            stack.tenants,
+            crm.tenants,
             limits=limits,
             etag=etag,
             addresses=stack.addresses,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, NamedTuple
 
 import redis
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from devstack.child import StackFailed
 from devstack.sample import Message, Tenant, message
+from devstack.threads import in_thread
 from schemas import events, examples, names
 from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
 from schemas.layouts import JOB_DUE
@@ -216,14 +218,8 @@ def unsteady(settings: ProjectorSettings, organization_id: str) -> Iterator[None
         )
     except ValueError as error:
         raise StackFailed(f"The sandbox needs a single Redis, with a redis:// URL: {error}") from error
-    stop = threading.Event()
-    thread = threading.Thread(target=_follow_the_clock, args=(client, organization_id, stop), daemon=True)
-    thread.start()
-    try:
+    with in_thread(partial(_follow_the_clock, client, organization_id)):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _follow_the_clock(client: redis.Redis, organization_id: str, stop: threading.Event) -> None:

@@ -1,6 +1,21 @@
-"""A thread that works until it is stopped."""
+"""Threads that work until they are stopped."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run this function in a thread while the block runs. It must return soon after its event is set."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Repeating(threading.Thread):

@@ -1,11 +1,10 @@
 """A cold start with an empty Redis, and a restart of Redis with all documents in its append-only file."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from typing import Self
 
 from bench import consumers, pipeline, servers
 from bench.benchmark import (
@@ -38,7 +37,6 @@ _REFUSED = Metric("503 meanwhile", "responses")
 COLD, RESTART = "empty Redis", "Redis restarts"
 _RECORDS, _QUICK_RECORDS, _BATCH = 1_000_000, 5_000, 100_000
 _SERVED_SECONDS = 600.0
-_LOADED_SECONDS = 300.0
 _HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
 _READYZ = _HEALTHZ.replace(b"/healthz", b"/readyz")
 
@@ -81,15 +79,6 @@ class _Watcher(Repeating):
         """Returns when the first 200 since then was complete; None if there is none."""
         return next((at for at, reply in self.seen if at >= since and reply.status == 200), None)
 
-    @contextmanager
-    def running(self) -> Iterator[Self]:
-        """Watch while the block runs."""
-        self.start()
-        try:
-            yield self
-        finally:
-            self.stop()
-
     def refused(self, served: float) -> int:
         """Returns the number of 503. Raises MeasurementFailed if there is one after this time, or something else."""
         refusals = [(at, reply) for at, reply in self.seen if reply.status != 200]
@@ -128,7 +117,7 @@ class _Installation:
         redis = lab.redis(stack, cores, appendonly=True)
         api = servers.leadview(lab, stack, redis, cores)
         api.wait_until_ready(_HEALTHZ)
-        with _Watcher(api.port, self._request).running() as watcher:
+        with _Watcher(api.port, self._request) as watcher:
             started = time.monotonic()
             projector = consumers.start_projector(lab, self._topics.kafka, redis.url, cores=cores.load)
             stack.callback(projector.stop)
@@ -144,13 +133,11 @@ class _Installation:
 
     def _restart(self, redis: RedisServer, api: Server, projector: Program) -> Values:
         """Kill Redis and start it again."""
-        with _Watcher(api.port, self._request).running() as watcher:
+        with _Watcher(api.port, self._request) as watcher:
             redis.kill()
             started = time.monotonic()
             with pinned(service_cores().redis):
                 redis.restart()
-            with client(redis) as connection:
-                wait_until(lambda: not connection.info("persistence")["loading"], "Redis has loaded", _LOADED_SECONDS)
             loaded = time.monotonic()
             wait_until(while_running(projector, lambda: watcher.served(started)), "the lead is served")
         served = watcher.served(started) or 0.0

@@ -126,14 +126,14 @@ def measure(
     Returns `METRICS`, from the first checkpoint to the last: starting and joining the consumer group do not count.
     Raises ServerFailed if it cannot apply them.
     """
-    child = start_projector(
-        lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=uuid4().hex, compression=compression
-    )
-    try:
-        with client(server) as redis:
-            return _from_first_to_last_checkpoint(child, server, redis, topics)
-    finally:
-        child.stop()
+    group = uuid4().hex
+    with (
+        start_projector(
+            lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=group, compression=compression
+        ) as child,
+        client(server) as redis,
+    ):
+        return _from_first_to_last_checkpoint(child, server, redis, topics)
 
 
 def _from_first_to_last_checkpoint(child: Program, server: RedisServer, redis: Redis, topics: Topics) -> Values:
@@ -164,11 +164,8 @@ class _Figures(Struct):
 
 def measure_peer(lab: Lab, peer: Subject, topics: Topics, redis: RedisServer, cores: set[int] | None) -> Values:
     """Measure one process of a peer. Raises ServerFailed."""
-    child = start_peer(lab, peer, topics, redis, cores)
-    try:
+    with start_peer(lab, peer, topics, redis, cores) as child:
         figures = reported(child, _Figures)
-    finally:
-        child.kill()
     if not figures.records:  # a quick run may have a single batch
         return {}
     return {RATE.name: figures.records / figures.seconds, CPU.name: figures.cpu_seconds / figures.records * 1e6}

@@ -4,7 +4,6 @@ for them.
 They are copies of sample data (`devstack.sample`) with new ids, chosen so that documents have a given size.
 """
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
@@ -18,13 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bench.prober import Event
+from devstack import entities
+from devstack.fiction import uuid
 from devstack.publish import Publisher
 from devstack.sample import Message, SampleCrm, message
 from projector import mapping
 from projector.record import Record
 from schemas import events, resources
-from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
-from schemas.base62 import ALPHABET
 from schemas.settings import ProjectorSettings
 
 PREFIX = "crm."
@@ -77,21 +76,14 @@ class Crm:
 
     def organization(self) -> Iterator[Record]:
         """A new organization with an API key."""
-        organization_id = self._uuid()
-        key = mint(organization_id, "".join(self._random.choices(ALPHABET, k=RANDOM_LENGTH)))
+        organization_id = uuid(self._random)
+        key = entities.new_key(self._random, organization_id)
         self.tenants.append(Tenant(organization_id, key, [], []))
         limits = events.RateLimits(key=_NEVER_REACHED, organization=_NEVER_REACHED)
         organization = events.Organization(
             id=organization_id, organization_id=organization_id, version=1, api_access=True, rate_limits=limits
         )
-        api_key = events.ApiKey(
-            id=self._uuid(),
-            organization_id=organization_id,
-            version=1,
-            hash=key_hash(key),
-            status="active",
-            created_at=_NOW,
-        )
+        api_key = entities.new_api_key(self._random, organization_id, "bench", key, _NOW)
         yield self._record(resources.ORGANIZATION, organization)
         yield self._record(resources.API_KEY, api_key)
 
@@ -99,8 +91,8 @@ class Crm:
         """A new contact of this organization, and a lead of this contact."""
         organization_id = tenant.organization_id
         lead, contact = next(self._pairs)
-        contact = replace(contact, id=self._uuid(), organization_id=organization_id)
-        lead = replace(lead, id=self._uuid(), organization_id=organization_id, contact_id=contact.id)
+        contact = replace(contact, id=uuid(self._random), organization_id=organization_id)
+        lead = replace(lead, id=uuid(self._random), organization_id=organization_id, contact_id=contact.id)
         tenant.contacts.append(contact.id)
         yield self._record(resources.CONTACT, contact)
         tenant.leads.append(lead.id)
@@ -117,9 +109,6 @@ class Crm:
         self._offset += 1
         sent = message(kind, entity, event_id=str(self._offset), source="/crm/bench", time=_NOW)
         return Record(f"{PREFIX}{kind.topic}", 0, self._offset, 0, sent.key, sent.value, (), kind)
-
-    def _uuid(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
 
 class Traffic:
@@ -231,12 +220,8 @@ def _another_custom_field(contact: Record) -> Record:
 
 def of_contact(contact: Record, other: Record, lead: Record) -> Record:
     """The lead of the contact `other`, changed into a lead of `contact`."""
-    return replace(lead, value=(lead.value or b"").replace(entity_id(other), entity_id(contact)))
-
-
-def entity_id(record: Record) -> bytes:
-    """The id of the lead or contact in the record's key."""
-    return (record.key or b"").partition(b":")[2]
+    former, new = ((each.key or b"").partition(b":")[2] for each in (other, contact))
+    return replace(lead, value=(lead.value or b"").replace(former, new))
 
 
 def publish(bootstrap_servers: str, records: Iterable[Record | Event], prefix: str = PREFIX) -> None:

@@ -69,7 +69,7 @@ class Load:
 
         Yields a function that stops them and returns the report, or raises MeasurementFailed.
         """
-        order = Order(port, connections, inf, self._requests, rate, announce=True, idle=idle)
+        order = Order(port, connections, inf, self._requests, rate, idle=idle)
         with ordered(self._lab, "bench.sender", order, self._cores) as sender:
             sender.pipes[1].readline()
 

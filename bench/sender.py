@@ -36,9 +36,9 @@ _PAUSE_SECONDS = 0.1
 class Order(Struct):
     """What to do. `requests` are whole HTTP requests, which are sent in turn. `rate` is in requests a second.
 
-    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs
-    only while no other process needs its core. With `first`, it runs whenever it wants to, if it is allowed to (root
-    is): what it would wait for its core is not what it measures.
+    The process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs only while no
+    other process needs its core. With `first`, it runs whenever it wants to, if it is allowed to (root is): what it
+    would wait for its core is not what it measures.
     """
 
     port: int
@@ -46,7 +46,6 @@ class Order(Struct):
     seconds: float
     requests: list[bytes]
     rate: float | None = None
-    announce: bool = False
     idle: bool = False
     first: bool = False
 
@@ -211,9 +210,7 @@ def main() -> None:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     sender = Sender(order)
     signal.signal(signal.SIGTERM, lambda *_: sender.end())
-    if order.announce:
-        sys.stdout.buffer.write(b"\n")
-        sys.stdout.buffer.flush()
+    print(flush=True)
     sys.stdout.buffer.write(msgspec.json.encode(sender.run()))
 
 

@@ -70,6 +70,11 @@ class FaultyProxy:
         """Tell each server that its client sends nothing more; the other direction stays open."""
         asyncio.run_coroutine_threadsafe(self._half_close(), self._loop).result(PATIENCE_SECONDS)
 
+    def switch(self, server_port: int) -> None:
+        """Reset all connections, and forward new ones to another server, as after a failover that moves an address."""
+        self.server_port = server_port
+        self.reset_all()
+
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client's connection until it ends."""
         self.accepted += 1

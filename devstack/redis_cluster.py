@@ -1,9 +1,10 @@
 """A Redis Cluster of real redis-servers. Its slots can be moved, and replicas can be promoted."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from redis.exceptions import ResponseError
 
@@ -14,6 +15,12 @@ from devstack.waiting import wait_until
 _KEYS = 100
 _MANUAL_FAILOVER_SECONDS = 6.0
 """Redis gives up after five, for example if the other primaries voted in the same shard a moment ago."""
+
+
+class Move(Protocol):
+    """Moves keys of a slot to its new primary, at most `max_keys`."""
+
+    def __call__(self, max_keys: int = ..., /) -> None: ...
 
 
 class RedisCluster:
@@ -77,16 +84,32 @@ class RedisCluster:
 
     def owner(self, slot: int) -> RedisServer:
         """Returns the node that serves a slot."""
-        return next(node for node in self.running() if slot in _slots(node))
+        return next(node for node in self._running() if slot in _slots(node))
 
     def move_slot(self, slot: int, target: RedisServer) -> None:
         """Move a slot as redis-cli does, key by key, while it is in use."""
-        with self.moving(slot, target) as move:
-            move()
+        with self.moving(slot, target):
+            pass
 
-    def moving(self, slot: int, target: RedisServer) -> "SlotMove":
-        """Returns a context manager: inside, the slot is being moved. Calling it moves keys."""
-        return SlotMove(self, slot, self.owner(slot), target)
+    @contextmanager
+    def moving(self, slot: int, target: RedisServer) -> Iterator[Move]:
+        """Inside, the slot is being moved. The keys that are left at the end are moved then."""
+        source, name = self.owner(slot), _ask(target, "CLUSTER MYID")
+        _ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", _ask(source, "CLUSTER MYID"))
+        _ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", name)
+
+        def move(max_keys: int = sys.maxsize) -> None:
+            while max_keys > 0 and (keys := _ask(source, "CLUSTER GETKEYSINSLOT", slot, min(max_keys, _KEYS))):
+                _ask(source, "MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *keys)
+                max_keys -= len(keys)
+
+        try:
+            yield move
+        finally:
+            move()
+            others = [node for node in self._running() if node is not target and _slots(node)]
+            for node in [target, *others]:
+                _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
 
     def fail_over(self, number: int) -> RedisServer:
         """Kill a primary, and promote its replica with the data that it has. Returns that replica."""
@@ -136,13 +159,13 @@ class RedisCluster:
         slots, names = sorted(_slots(lost[0])), [_ask(node, "CLUSTER MYID") for node in lost]
         for node in lost:
             node.kill()
-        for node in self.running():
+        for node in self._running():
             for name in names:
                 _ask(node, "CLUSTER FORGET", name)
         _ask(heir, "CLUSTER ADDSLOTS", *slots)
         _ask(heir, "CLUSTER BUMPEPOCH")
         self._lost[number] = slots
-        for node in self.running():
+        for node in self._running():
             node.wait_until_cluster_ok()
 
     def replace(self, number: int) -> None:
@@ -153,8 +176,8 @@ class RedisCluster:
         for node in joining:
             node.start_empty()
             _wait_for(node, "CLUSTER MEET", helper.host, helper.port)
-        for node in self.running():
-            node.wait_until_cluster_ok(len(self.running()))
+        for node in self._running():
+            node.wait_until_cluster_ok(len(self._running()))
         _wait_for(primary, "CLUSTER BUMPEPOCH")  # with the epoch of another node, its claims would not count
         for node in joining[1:]:
             _follow(node, primary)
@@ -179,34 +202,8 @@ class RedisCluster:
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
 
-    def running(self) -> list[RedisServer]:
-        """Returns the nodes that run."""
+    def _running(self) -> list[RedisServer]:
         return [node for node in [*self.primaries, *self.replicas] if node.running]
-
-
-class SlotMove:
-    """A slot that is being moved."""
-
-    def __init__(self, cluster: RedisCluster, slot: int, source: RedisServer, target: RedisServer) -> None:
-        self._cluster, self._slot, self._source, self._target = cluster, slot, source, target
-
-    def __enter__(self) -> Self:
-        _ask(self._target, "CLUSTER SETSLOT", self._slot, "IMPORTING", _ask(self._source, "CLUSTER MYID"))
-        _ask(self._source, "CLUSTER SETSLOT", self._slot, "MIGRATING", _ask(self._target, "CLUSTER MYID"))
-        return self
-
-    def __call__(self, max_keys: int = 10**9) -> None:
-        """Move keys of the slot to the target, at most `max_keys`."""
-        while max_keys > 0 and (keys := _ask(self._source, "CLUSTER GETKEYSINSLOT", self._slot, min(max_keys, _KEYS))):
-            _ask(self._source, "MIGRATE", self._target.host, self._target.port, "", 0, 5000, "KEYS", *keys)
-            max_keys -= len(keys)
-
-    def __exit__(self, error: object, *_: object) -> None:
-        self()
-        name = _ask(self._target, "CLUSTER MYID")
-        others = [node for node in self._cluster.running() if node is not self._target and _slots(node)]
-        for node in [self._target, *others]:
-            _ask(node, "CLUSTER SETSLOT", self._slot, "NODE", name)
 
 
 @contextmanager

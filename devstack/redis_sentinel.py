@@ -90,9 +90,6 @@ class RedisSentinel:
         directory = self._directory / f"server-{self._servers}"
         return self._stack.enter_context(RedisServer.start(directory, options=[*_AT_ONCE, *options]))
 
-    def _sentinel(self) -> Redis:
-        return Redis(port=self.port, socket_timeout=5.0)
-
     def _launch(self, directory: Path) -> Child:
         directory.mkdir(parents=True)
         configuration = directory / "sentinel.conf"
@@ -115,6 +112,6 @@ class RedisSentinel:
 
     def _ask(self, method: str) -> Any:
         """Returns what the Sentinel says about the master; None if it does not answer, or does not know it."""
-        with self._sentinel() as sentinel, suppress(*NOT_READY, exceptions.ResponseError):
+        with Redis(port=self.port, socket_timeout=5.0) as sentinel, suppress(*NOT_READY, exceptions.ResponseError):
             return getattr(sentinel, method)(MASTER)
         return None

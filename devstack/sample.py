@@ -12,10 +12,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from devstack import entities
+from devstack import entities, fiction
 from devstack.fiction import PLACES
-from schemas import base62, events
-from schemas.api_keys import RANDOM_LENGTH, mint
+from schemas import events
 from schemas.envelopes import event_type
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind
 
@@ -92,11 +91,6 @@ class SampleCrm:
         self._fill(contacts, leads)
         self._kept = {record for tenant in self.tenants for record in (tenant.lead_id, tenant.contact_id)}
 
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """The id and a plain-text API key of each organization."""
-        return [(tenant.organization_id, tenant.api_key) for tenant in self.tenants]
-
     def initial(self) -> Iterator[Message]:
         """Yields the whole state, organizations and keys first. The time of each event is now, as in an export."""
         for index, tenant in enumerate(self.tenants):
@@ -172,14 +166,13 @@ class SampleCrm:
                 self._add_tenant(lead)
 
     def _add_tenant(self, lead: events.Lead) -> None:
-        own = lead.organization_id
-        key = self._mint(own)
+        own, random = lead.organization_id, self._random
+        key = entities.new_key(random, own)
         self.tenants.append(Tenant(own, key, lead.id, lead.contact_id))
         created_at = self._past(own)
-        self._api_keys += (
-            entities.new_api_key(self._random, own, "Website", key, created_at),
-            entities.new_api_key(self._random, own, "Former agency", self._mint(own), created_at, revoked=True),
-        )
+        self._api_keys.append(entities.new_api_key(random, own, "Website", key, created_at))
+        former = entities.new_key(random, own)
+        self._api_keys.append(entities.new_api_key(random, own, "Former agency", former, created_at, revoked=True))
 
     def _add_contact(self, organization: str, time: datetime) -> events.Contact:
         contact = entities.new_contact(self._random, organization, time)
@@ -222,8 +215,7 @@ class SampleCrm:
 
     def _deleted(self, kind: Kind, entity: events.Entity) -> Message:
         """Returns a delete: usually an event, sometimes a tombstone."""
-        gone = events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
-        message = self._message(kind, gone, "deleted")
+        message = self._message(kind, entities.gone(entity), "deleted")
         return message if self._random.random() < 0.7 else message._replace(value=None)
 
     def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
@@ -237,8 +229,5 @@ class SampleCrm:
     def _past(self, organization: str) -> datetime:
         return self._time(organization) - timedelta(seconds=self._random.randrange(3600, 120 * 86400))
 
-    def _mint(self, organization: str) -> str:
-        return mint(organization, "".join(self._random.choices(base62.ALPHABET, k=RANDOM_LENGTH)))
-
     def _uuid(self) -> str:
-        return entities.uuid(self._random)
+        return fiction.uuid(self._random)

@@ -19,6 +19,7 @@ import redis
 from msgspec.structs import replace
 
 from devstack.child import StackFailed
+from devstack.entities import gone
 from devstack.sample import Message, Tenant, message
 from devstack.threads import in_thread
 from schemas import events, examples, names
@@ -157,8 +158,8 @@ class Sandbox:
         yield from (self._message(CONTACT, contact) for contact in _CONTACTS)
         yield from (self._message(LEAD, lead) for lead in _LEADS)
         yield self._changed()
-        yield self._message(CONTACT, _gone(_DELETED_CONTACT), "deleted")
-        yield self._message(LEAD, _gone(_DELETED_LEAD), "deleted")
+        yield self._message(CONTACT, gone(_DELETED_CONTACT), "deleted")
+        yield self._message(LEAD, gone(_DELETED_LEAD), "deleted")
 
     def changes(self) -> Iterator[Message]:
         """Yields changes of the one lead that changes, without end. Each is what the lead is at that time."""
@@ -190,10 +191,6 @@ def _api_key(place: int, persona: Persona) -> events.ApiKey:
         name=persona.name,
         expires_at=persona.expires_at,
     )
-
-
-def _gone(entity: events.Entity) -> events.Deleted:
-    return events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
 
 
 PERIOD_SECONDS, AWAY_SECONDS = 10, 3

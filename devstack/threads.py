@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 class Repeating(threading.Thread):
-    """Waits for `pause` seconds and calls `_work`, again and again until `stop`."""
+    """Waits for `pause` seconds and calls `_work`, again and again until `stop`. A context manager that runs it."""
 
     def __init__(self, pause: float = 0.0) -> None:
         super().__init__(daemon=True)
@@ -41,6 +42,13 @@ class Repeating(threading.Thread):
         self.join(timeout)
         if self._failure:
             raise self._failure
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
 
     def _work(self) -> None:
         raise NotImplementedError

@@ -19,7 +19,7 @@ ALWAYS_THERE = {LEADVIEW, "leadview-zstd", "asgi-constant", "starlette-constant"
 
 PIPELINE = {
     "freshness": {"p50", "p99", "worst"},
-    "rebuild": {"p99", "time", "rate", "second organization, worst", "revoked key, worst"},
+    "rebuild": {"p99", "time", "rate"},
     "cold-start": {"Redis loads for"},
     "fan-out": {"until all are right", "worst read, these leads", "worst read, others"},
     "projector": {"rate"},

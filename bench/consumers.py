@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psutil
@@ -27,15 +26,13 @@ from schemas import names
 from schemas.resources import BY_TOPIC, RESOURCES
 from schemas.settings import Compression
 
-RATE = Metric("rate", "records/s", more_is_better=True)
+RATE = Metric("rate", "records/s")
 CPU = Metric("CPU per record", "µs")
 REDIS_CPU = Metric("Redis CPU per record", "µs")
 METRICS = (RATE, CPU, REDIS_CPU)
 PROJECTING = Subject(LEADVIEW, "leadview", "`python -m projector run`")
 PLAIN_SET = Subject("plain-set", "limit", "getmany, decode, SET of the same bytes in pipelines")
 ONE_AT_A_TIME = Subject("one-at-a-time", "peer", "`async for`, awaits each write, until Redis holds the same documents")
-QUIX = Subject("quix-streams", "peer", "Quix Streams with its Redis sink: no contact in leads, no versions")
-QUIX_PYTHON = ROOT / "build" / "quix" / "bin" / "python"
 PARTITIONS = 4
 """Of each topic."""
 DOCUMENT_TOPICS = tuple(resource.topic for resource in RESOURCES)
@@ -92,20 +89,8 @@ def start_peer(
     follow: bool = False,
 ) -> Child:
     """Start a peer. It ends with its figures after all that Kafka has now, or never (`follow`)."""
-    if peer is QUIX:
-        address = urlsplit(redis.url)
-        documents = ",".join(topics.prefix + topic for topic in DOCUMENT_TOPICS)
-        where = (topics.kafka, str(address.hostname), str(address.port), documents)
-        command = [
-            str(QUIX_PYTHON),
-            str(ROOT / "bench" / "peers" / "quix_streams.py"),
-            *where,
-            str(topics.count),
-            uuid4().hex,
-        ]
-    else:
-        module = f"bench.peers.{peer.name.replace('-', '_')}"
-        command = [sys.executable, "-m", module, topics.kafka, redis.url, topics.prefix, str(PARTITIONS)]
+    module = f"bench.peers.{peer.name.replace('-', '_')}"
+    command = [sys.executable, "-m", module, topics.kafka, redis.url, topics.prefix, str(PARTITIONS)]
     variables = {**os.environ, **({"FOLLOW": "1"} if follow else {})}
     with pinned(cores):
         return Child(command, log=lab.directory / f"{peer.name}.log", directory=ROOT, environment=variables, piped=True)

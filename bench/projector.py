@@ -7,7 +7,7 @@ from functools import partial
 from bench import consumers, pipeline
 from bench.api import ZSTD
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Subject, Target, Values, client
-from bench.consumers import CPU, ONE_AT_A_TIME, PLAIN_SET, QUIX, RATE, Topics
+from bench.consumers import CPU, ONE_AT_A_TIME, PLAIN_SET, RATE, Topics
 from bench.crm import (
     LEADS_STAY,
     NEW_CONTACTS,
@@ -74,14 +74,8 @@ class _Stage:
         self._store(stored)
 
     def measures(self) -> Mapping[str, Measure]:
-        peers = [PLAIN_SET, ONE_AT_A_TIME]
-        if consumers.QUIX_PYTHON.exists():
-            peers.append(QUIX)
-        else:
-            self._lab.left_out[QUIX.name] = "not installed (make bench-quix)"
-        return {LEADVIEW: self._measure, ZSTD.name: self._measure_compressed} | {
-            peer.name: partial(self._measure_peer, peer) for peer in peers
-        }
+        peers = {peer.name: partial(self._measure_peer, peer) for peer in (PLAIN_SET, ONE_AT_A_TIME)}
+        return {LEADVIEW: self._measure, ZSTD.name: self._measure_compressed, **peers}
 
     def _store(self, contacts_and_leads: Sequence[Record]) -> None:
         """Save what Redis holds before each measurement: Leadview's, and that of the peers that apply updates."""
@@ -115,9 +109,8 @@ class _Stage:
         return consumers.measure(self._lab, self._topics[case], self._server, self._cores.worker, "zstd")
 
     def _measure_peer(self, peer: Subject, case: str) -> Values:
-        """Peers write every record in the same way, new or not. Quix Streams writes no contact into leads, so it is
-        compared where that is the least of the work."""
-        if case != NEW and (peer is QUIX or _STORED_BEFORE[case] != _EVERYTHING):
+        """Peers write every record in the same way, new or not."""
+        if case != NEW and _STORED_BEFORE[case] != _EVERYTHING:
             return {}
         self._snapshots.restore(_NOTHING if case == NEW else peer.name)
         return consumers.measure_peer(self._lab, peer, self._topics_of(peer)[case], self._server, self._cores.worker)
@@ -136,7 +129,7 @@ BENCHMARK = Benchmark(
         "For comparison, it applies new leads of stored contacts, and new contacts."
     ),
     metrics=consumers.METRICS,
-    subjects=(consumers.PROJECTING, ZSTD, PLAIN_SET, ONE_AT_A_TIME, QUIX),
+    subjects=(consumers.PROJECTING, ZSTD, PLAIN_SET, ONE_AT_A_TIME),
     cases=tuple(_STORED_BEFORE),
     prepare=_prepare,
     targets=(

@@ -10,7 +10,7 @@ from bench.crm import Crm
 from bench.sender import Report
 from bench.servers import Stage
 
-RATE = Metric("throughput", "requests/s", more_is_better=True)
+RATE = Metric("throughput", "requests/s")
 CPU = Metric("CPU per request", "µs")
 REDIS_CPU = Metric("Redis CPU per request", "µs")
 P50 = Metric("p50", "ms")

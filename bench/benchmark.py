@@ -32,7 +32,6 @@ class MeasurementFailed(RuntimeError):
 class Metric(Struct, frozen=True):
     name: str
     unit: str
-    more_is_better: bool = False
 
 
 class Subject(Struct, frozen=True):

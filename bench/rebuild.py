@@ -14,7 +14,7 @@ from bench.sender import Report
 from devstack.programs import while_running
 from devstack.waiting import wait_until
 
-RATE = Metric("rate", "records/s", more_is_better=True)
+RATE = Metric("rate", "records/s")
 _TIME = Metric("time", "s")
 BEFORE, REBUILDING, CATCHING_UP = "before", "during the rebuild", "while catching up"
 _RECORDS, _QUICK_RECORDS, _BATCH = 1_000_000, 10_000, 100_000

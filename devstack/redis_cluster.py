@@ -267,14 +267,9 @@ def _wait_for(node: RedisServer, *words: Any) -> None:
 
 def _slots(node: RedisServer) -> set[int]:
     """Returns the slots that a node says it serves itself."""
-    found: set[int] = set()
-    for line in str(_ask(node, "CLUSTER NODES", raw=True)).splitlines():
-        words = line.split()
-        if "myself" in words[2]:
-            for part in (word for word in words[8:] if not word.startswith("[")):
-                first, _, last = part.partition("-")
-                found |= set(range(int(first), int(last or first) + 1))
-    return found
+    nodes: dict[str, Any] = _ask(node, "CLUSTER NODES")
+    [own] = [each for each in nodes.values() if "myself" in each["flags"]]
+    return {slot for part in own["slots"] for slot in range(int(part[0]), int(part[-1]) + 1)}
 
 
 def _ask_all(node: RedisServer, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -285,8 +280,6 @@ def _ask_all(node: RedisServer, commands: Sequence[Sequence[Any]]) -> list[Any]:
         return list(pipeline.execute(raise_on_error=False))
 
 
-def _ask(node: RedisServer, *words: Any, raw: bool = False) -> Any:
+def _ask(node: RedisServer, *words: Any) -> Any:
     with node.client() as client:
-        if raw:
-            client.response_callbacks.clear()
         return client.execute_command(*words)

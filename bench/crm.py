@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bench.prober import Event
+from bench.sender import Event
 from devstack import entities
 from devstack.fiction import uuid
 from devstack.publish import Publisher
@@ -111,18 +111,14 @@ class Crm:
         return Record(f"{PREFIX}{kind.topic}", 0, self._offset, 0, sent.key, sent.value, (), kind)
 
 
-class Traffic:
+class Traffic(Crm):
     """Organizations with an API key each, and any number of their leads and contacts. Records have about 900 bytes."""
 
     def __init__(self) -> None:
-        self._crm = Crm()
-        self._random = Random(1)  # noqa: S311 - it must be repeatable
-        self.access = [record for _ in range(_ORGANIZATIONS) for record in self._crm.organization()]
+        super().__init__()
+        self._order = Random(1)  # noqa: S311 - it must be repeatable
+        self.access = [record for _ in range(_ORGANIZATIONS) for record in self.organization()]
         self._records = self._contacts_and_leads()
-
-    @property
-    def tenants(self) -> list[Tenant]:
-        return self._crm.tenants
 
     def documents(self, count: int) -> list[Record]:
         """This number of new leads and contacts, in random order."""
@@ -130,7 +126,7 @@ class Traffic:
 
     def shuffled(self, records: list[Record]) -> list[Record]:
         """The same records in random order."""
-        self._random.shuffle(records)
+        self._order.shuffle(records)
         return records
 
     def contacts_and_leads(self, leads: int) -> tuple[list[Record], list[Record]]:
@@ -145,12 +141,12 @@ class Traffic:
     def _contacts_and_leads(self) -> Iterator[Record]:
         """Yields a contact before its leads."""
         for tenant, fan_out in zip(cycle(self.tenants), cycle(_LEADS_OF_A_CONTACT)):
-            contact_and_lead = self._crm.lead_and_contact(tenant)
+            contact_and_lead = self.lead_and_contact(tenant)
             contact = next(contact_and_lead)
             yield contact
             yield from contact_and_lead
             for _ in range(fan_out - 1):
-                yield of_contact(contact, *self._crm.lead_and_contact(tenant))
+                yield of_contact(contact, *self.lead_and_contact(tenant))
 
 
 class Changes:

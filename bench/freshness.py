@@ -18,8 +18,7 @@ from bench.consumers import PARTITIONS, PLAIN_SET, Topics
 from bench.crm import Changes, Traffic, publish
 from bench.machine import Cores
 from bench.pipeline import Pipeline
-from bench.prober import Event
-from bench.sender import Report
+from bench.sender import Event, Report
 from devstack import topics
 from projector.record import Record
 from schemas.resources import RESOURCES

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from bench.benchmark import Lab, MeasurementFailed
 from bench.machine import pinned
-from bench.sender import Order, Report
+from bench.sender import Order, ProbeOrder, Report
 from devstack.child import Child
 from devstack.programs import ROOT
 
@@ -70,7 +69,7 @@ class Load:
         Yields a function that stops them and returns the report, or raises MeasurementFailed.
         """
         order = Order(port, connections, inf, self._requests, rate, idle=idle)
-        with ordered(self._lab, "bench.sender", order, self._cores) as sender:
+        with ordered(self._lab, order, self._cores) as sender:
             sender.pipes[1].readline()
 
             def report() -> Report:
@@ -80,16 +79,16 @@ class Load:
             yield report
 
     def _send(self, order: Order) -> Report:
-        with ordered(self._lab, "bench.sender", order, self._cores) as sender:
+        with ordered(self._lab, order, self._cores) as sender:
             return checked(reported(sender, Report))
 
 
 @contextmanager
-def ordered(lab: Lab, module: str, order: Struct, cores: set[int] | None) -> Iterator[Child]:
-    """Run a module as a process that reads its order from its standard input. It is killed when the block ends."""
-    command = [sys.executable, "-m", module]
+def ordered(lab: Lab, order: Order | ProbeOrder, cores: set[int] | None) -> Iterator[Child]:
+    """Run a process that carries out this order. It is killed when the block ends."""
+    command = [sys.executable, "-m", "bench.sender"]
     with pinned(cores):
-        child = Child(command, log=lab.directory / f"{module}.log", directory=ROOT, piped=True)
+        child = Child(command, log=lab.directory / "sender.log", directory=ROOT, piped=True)
     try:
         stdin, _ = child.pipes
         stdin.write(msgspec.msgpack.encode(order))

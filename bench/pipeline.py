@@ -13,8 +13,7 @@ from bench.benchmark import Lab, client
 from bench.crm import Tenant, lead_request, publish
 from bench.load import Load, checked, ordered, reported
 from bench.machine import Cores, pinned
-from bench.prober import Event, Order
-from bench.sender import Report
+from bench.sender import Event, ProbeOrder, Report
 from bench.servers import Server
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -92,8 +91,8 @@ class Pipeline(Struct):
 
         Raises MeasurementFailed, and ServerFailed if the projector cannot do its work any more.
         """
-        order = Order(self.kafka, self.api.port, rate, events)
-        with ordered(self.lab, "bench.prober", order, self.cores.load) as prober:
+        order = ProbeOrder(self.kafka, self.api.port, rate, events)
+        with ordered(self.lab, order, self.cores.load) as prober:
             ended = while_running(self.process, lambda: not prober.running)
             wait_until(ended, "all events are visible", len(events) / rate + _VISIBLE_SECONDS)
             return checked(reported(prober, Report))

@@ -1,4 +1,5 @@
-"""A process that sends requests and measures latency: `python -m bench.sender`, with its order on standard input.
+"""A process that sends requests and measures latency, or sends events and measures the time until they are served over
+HTTP: `python -m bench.sender`, with its order on standard input.
 
 Closed loop (without a rate): each connection sends its next request as soon as it has its response. Open loop (with a
 rate): requests are due at fixed times, however fast the server is. A latency counts from the time at which its request
@@ -17,24 +18,31 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
 from itertools import cycle
 from math import inf
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
+from confluent_kafka import Producer
 from msgspec import Struct
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _DRAIN_SECONDS = 1.0
+_RETRY_SECONDS = 0.001
+_PROBE_CONNECTIONS = 32
+_PROBED_SECONDS = 120.0
+_FLUSH_SECONDS = 5.0
+_PRODUCER = {"acks": "all", "linger.ms": 1}
 _PAUSE_SECONDS = 0.1
 
 
-class Order(Struct):
-    """What to do. `requests` are whole HTTP requests, which are sent in turn. `rate` is in requests a second.
+class Order(Struct, tag=True):
+    """Send these requests, which are whole HTTP requests, in turn. `rate` is in requests a second.
 
     The process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs only while no
     other process needs its core. With `first`, it runs whenever it wants to, if it is allowed to (root is): what it
@@ -48,6 +56,25 @@ class Order(Struct):
     rate: float | None = None
     idle: bool = False
     first: bool = False
+
+
+class Event(Struct, frozen=True):
+    """From this event on, the response to `request` contains `mark`. An event without a request is not probed."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    mark: bytes
+    request: bytes | None
+
+
+class ProbeOrder(Struct, tag=True):
+    """Send these events to Kafka, `rate` a second. Request the documents of those with a request until they show it."""
+
+    bootstrap_servers: str
+    port: int
+    rate: float
+    events: Sequence[Event]
 
 
 class Report(Struct):
@@ -124,7 +151,7 @@ class Pool:
 
 
 class Sender:
-    """Carries out an order."""
+    """Carries out an order to send requests."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -154,7 +181,7 @@ class Sender:
         answered = len(self._latencies)
         busy = [each.due for each in pool.connections.values() if each not in pool.idle]
         self._latencies += [now - each for each in (*self._waiting, *busy)]
-        return report(self._latencies, self._late, answered, self._failed, self._failure, now - started)
+        return _report(self._latencies, self._late, answered, self._failed, self._failure, now - started)
 
     def end(self) -> None:
         """Stop: from now on no request is due."""
@@ -179,7 +206,82 @@ class Sender:
             self._failure = self._failure or response.split(b"\r\n", 1)[0].decode(errors="replace")
 
 
-def report(
+class _Probe(Struct, order=True):
+    """An event whose document is requested until it shows the event: next at the time `at`."""
+
+    at: float
+    produced: float
+    mark: bytes
+    request: bytes
+
+
+class Prober:
+    """Carries out an order to probe events.
+
+    The document of a probed event is requested as soon as the event was produced, and again, usually a millisecond
+    after each response that does not show it yet. The time of an event starts at the call of the producer, so it
+    includes linger and acknowledgement; it ends with the whole response that shows it. Events are due at fixed times,
+    even if others are late.
+    """
+
+    def __init__(self, order: ProbeOrder) -> None:
+        self._order = order
+        self._producer = Producer({**_PRODUCER, "bootstrap.servers": order.bootstrap_servers})
+        self._producer.list_topics(timeout=10)  # so that it is connected before the first event
+        self._pool = Pool(order.port, _PROBE_CONNECTIONS)
+        self._waiting: list[_Probe] = []
+        self._in_flight: dict[Connection, _Probe] = {}
+        self._times: list[float] = []
+        self._late: list[float] = []
+
+    def run(self) -> Report:
+        """Returns the times until the events were visible. `failed` counts those that never were."""
+        events, at = self._order.events, 0
+        started = due = perf_counter()
+        ended = started + len(events) / self._order.rate
+        while (now := perf_counter()) < ended + _PROBED_SECONDS:
+            while at < len(events) and due <= now:
+                self._late.append(now - due)
+                self._produce(events[at])
+                at, due = at + 1, due + 1 / self._order.rate
+            self._send_due()
+            if at == len(events) and not self._waiting and not self._in_flight:
+                break
+            self._receive(due if at < len(events) else now + 1.0)
+        seconds = perf_counter() - started
+        self._producer.flush(_FLUSH_SECONDS)
+        missing = len(self._waiting) + len(self._in_flight)
+        probes = len(self._times) + missing
+        return _report(self._times, self._late, probes, missing, "an event was never served", seconds)
+
+    def _produce(self, event: Event) -> None:
+        produced = perf_counter()
+        self._producer.produce(event.topic, event.value, event.key)
+        self._producer.poll(0)
+        if event.request is not None:
+            heappush(self._waiting, _Probe(produced, produced, event.mark, event.request))
+
+    def _send_due(self) -> None:
+        """Send the requests that are due, as long as there are idle connections."""
+        while self._waiting and self._pool.idle and self._waiting[0].at <= perf_counter():
+            probe, connection = heappop(self._waiting), self._pool.idle.popleft()
+            self._in_flight[connection] = probe
+            connection.send(probe.request, probe.produced)
+
+    def _receive(self, until: float) -> None:
+        """Receive responses. Waits for the first one at most until something is due."""
+        if self._waiting and self._pool.idle:
+            until = min(until, self._waiting[0].at)
+        for connection, response in self._pool.receive(until):
+            probe, now = self._in_flight.pop(connection), perf_counter()
+            if probe.mark in response:
+                self._times.append(now - probe.produced)
+            else:
+                probe.at = now + _RETRY_SECONDS
+                heappush(self._waiting, probe)
+
+
+def _report(
     latencies: list[float], late: list[float], answered: int, failed: int, failure: str, seconds: float
 ) -> Report:
     """Returns the report of these latencies and of these delays of the sender."""
@@ -194,15 +296,20 @@ def _percentile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-def use_fine_timers() -> None:
+def _use_fine_timers() -> None:
     """Let this process wake up at the exact time: by default the kernel may wake it up to 50 µs late."""
     if _TIMER_SLACK.exists():
         _TIMER_SLACK.write_text("1")
 
 
 def main() -> None:
-    use_fine_timers()
-    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
+    _use_fine_timers()
+    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order | ProbeOrder)
+    found = Prober(order).run() if isinstance(order, ProbeOrder) else _send(order)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+def _send(order: Order) -> Report:
     if order.idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if order.first:
@@ -211,7 +318,7 @@ def main() -> None:
     sender = Sender(order)
     signal.signal(signal.SIGTERM, lambda *_: sender.end())
     print(flush=True)
-    sys.stdout.buffer.write(msgspec.json.encode(sender.run()))
+    return sender.run()
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class SampleCrm:
         self._random = Random(seed)  # noqa: S311 - it must be repeatable, and the keys only give access to sample data
         self._now = now
         self._max_leads = leads + leads // 5
-        self._places = {self._uuid(): PLACES[index % len(PLACES)] for index in range(organizations)}
+        self._places = {fiction.uuid(self._random): PLACES[index % len(PLACES)] for index in range(organizations)}
         self.contacts: dict[str, events.Contact] = {}
         self.leads: dict[str, events.Lead] = {}
         self._people: dict[str, list[str]] = {organization: [] for organization in self._places}
@@ -219,8 +219,8 @@ class SampleCrm:
         return message if self._random.random() < 0.7 else message._replace(value=None)
 
     def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
-        own = entity.organization_id
-        return message(kind, entity, event_id=self._uuid(), source="/crm/sample", time=self._time(own), verb=verb)
+        event_id, time = fiction.uuid(self._random), self._time(entity.organization_id)
+        return message(kind, entity, event_id=event_id, source="/crm/sample", time=time, verb=verb)
 
     def _time(self, organization: str) -> datetime:
         """Returns the present time in the time zone of the organization."""
@@ -228,6 +228,3 @@ class SampleCrm:
 
     def _past(self, organization: str) -> datetime:
         return self._time(organization) - timedelta(seconds=self._random.randrange(3600, 120 * 86400))
-
-    def _uuid(self) -> str:
-        return fiction.uuid(self._random)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
+from uuid import uuid4
 
 from bench import consumers, pipeline, servers
 from bench.benchmark import (
@@ -119,7 +120,9 @@ class _Installation:
         api.wait_until_ready(_HEALTHZ)
         with _Watcher(api.port, self._request) as watcher:
             started = time.monotonic()
-            projector = consumers.start_projector(lab, self._topics.kafka, redis.url, cores=cores.load)
+            projector = consumers.start_projector(
+                lab, self._topics.kafka, redis.url, cores=cores.load, group=uuid4().hex
+            )
             stack.callback(projector.stop)
             wait_until(while_running(projector, watcher.served), "all is served", _SERVED_SECONDS)
             api.wait_until_ready(_READYZ)

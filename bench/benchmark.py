@@ -32,7 +32,6 @@ class MeasurementFailed(RuntimeError):
 class Metric(Struct, frozen=True):
     name: str
     unit: str
-    more_is_better: bool = False
 
 
 class Subject(Struct, frozen=True):
@@ -93,8 +92,6 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     subjects: Sequence[Subject]
     cases: Sequence[str]
     prepare: Callable[[Lab, ExitStack], Mapping[str, Measure]]
-    quick_cases: Sequence[str] = ()
-    """What a quick run measures instead of `cases`, if it measures fewer."""
     targets: Sequence[Target] = ()
     needs_kafka: bool = False
     """Whether it needs Apache Kafka, without which nothing is measured."""

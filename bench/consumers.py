@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psutil
@@ -27,15 +26,13 @@ from schemas import names
 from schemas.resources import BY_TOPIC, RESOURCES
 from schemas.settings import Compression
 
-RATE = Metric("rate", "records/s", more_is_better=True)
+RATE = Metric("rate", "records/s")
 CPU = Metric("CPU per record", "µs")
 REDIS_CPU = Metric("Redis CPU per record", "µs")
 METRICS = (RATE, CPU, REDIS_CPU)
 PROJECTING = Subject(LEADVIEW, "leadview", "`python -m projector run`")
 PLAIN_SET = Subject("plain-set", "limit", "getmany, decode, SET of the same bytes in pipelines")
 ONE_AT_A_TIME = Subject("one-at-a-time", "peer", "`async for`, awaits each write, until Redis holds the same documents")
-QUIX = Subject("quix-streams", "peer", "Quix Streams with its Redis sink: no contact in leads, no versions")
-QUIX_PYTHON = ROOT / "build" / "quix" / "bin" / "python"
 PARTITIONS = 4
 """Of each topic."""
 DOCUMENT_TOPICS = tuple(resource.topic for resource in RESOURCES)
@@ -89,26 +86,12 @@ def start_peer(
     redis: RedisServer,
     cores: set[int] | None,
     *,
-    most_records: int = 0,
     follow: bool = False,
 ) -> Child:
-    """Start a peer. It ends with its figures after `most_records`, or after all that Kafka has now (0), or never."""
-    if peer is QUIX:
-        address = urlsplit(redis.url)
-        documents = ",".join(topics.prefix + topic for topic in DOCUMENT_TOPICS)
-        where = (topics.kafka, str(address.hostname), str(address.port), documents)
-        command = [
-            str(QUIX_PYTHON),
-            str(ROOT / "bench" / "peers" / "quix_streams.py"),
-            *where,
-            str(topics.count),
-            uuid4().hex,
-        ]
-    else:
-        module = f"bench.peers.{peer.name.replace('-', '_')}"
-        command = [sys.executable, "-m", module, topics.kafka, redis.url, topics.prefix, str(PARTITIONS)]
-    bounds = {"MOST_RECORDS": str(most_records)} if most_records else {}
-    variables = {**os.environ, **bounds, **({"FOLLOW": "1"} if follow else {})}
+    """Start a peer. It ends with its figures after all that Kafka has now, or never (`follow`)."""
+    module = f"bench.peers.{peer.name.replace('-', '_')}"
+    command = [sys.executable, "-m", module, topics.kafka, redis.url, topics.prefix, str(PARTITIONS)]
+    variables = {**os.environ, **({"FOLLOW": "1"} if follow else {})}
     with pinned(cores):
         return Child(command, log=lab.directory / f"{peer.name}.log", directory=ROOT, environment=variables, piped=True)
 
@@ -128,14 +111,14 @@ def measure(
     Returns `METRICS`, from the first checkpoint to the last: starting and joining the consumer group do not count.
     Raises ServerFailed if it cannot apply them.
     """
-    child = start_projector(
-        lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=uuid4().hex, compression=compression
-    )
-    try:
-        with client(server) as redis:
-            return _from_first_to_last_checkpoint(child, server, redis, topics)
-    finally:
-        child.stop()
+    group = uuid4().hex
+    with (
+        start_projector(
+            lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=group, compression=compression
+        ) as child,
+        client(server) as redis,
+    ):
+        return _from_first_to_last_checkpoint(child, server, redis, topics)
 
 
 def _from_first_to_last_checkpoint(child: Program, server: RedisServer, redis: Redis, topics: Topics) -> Values:
@@ -164,15 +147,10 @@ class _Figures(Struct):
     cpu_seconds: float
 
 
-def measure_peer(
-    lab: Lab, peer: Subject, topics: Topics, redis: RedisServer, cores: set[int] | None, most_records: int = 0
-) -> Values:
-    """Measure one process of a peer, with this number of records at most (0: all). Raises ServerFailed."""
-    child = start_peer(lab, peer, topics, redis, cores, most_records=most_records)
-    try:
+def measure_peer(lab: Lab, peer: Subject, topics: Topics, redis: RedisServer, cores: set[int] | None) -> Values:
+    """Measure one process of a peer. Raises ServerFailed."""
+    with start_peer(lab, peer, topics, redis, cores) as child:
         figures = reported(child, _Figures)
-    finally:
-        child.kill()
     if not figures.records:  # a quick run may have a single batch
         return {}
     return {RATE.name: figures.records / figures.seconds, CPU.name: figures.cpu_seconds / figures.records * 1e6}

@@ -4,29 +4,32 @@ for them.
 They are copies of sample data (`devstack.sample`) with new ids, chosen so that documents have a given size.
 """
 
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import cycle
+from itertools import cycle, islice
 from random import Random
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
-from confluent_kafka import Producer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bench.prober import Event
-from devstack.sample import SampleCrm, message
+from bench.sender import Event
+from devstack import entities
+from devstack.fiction import uuid
+from devstack.publish import Publisher
+from devstack.sample import Message, SampleCrm, message
 from projector import mapping
 from projector.record import Record
 from schemas import events, resources
-from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
-from schemas.base62 import ALPHABET
+from schemas.settings import ProjectorSettings
 
 PREFIX = "crm."
+NEW_LEADS, NEW_CONTACTS = "new leads", "new contacts"
+LEADS_STAY = "leads whose contact stays"
+SUMMARY_STAYS, SUMMARY_CHANGES = "contacts whose summary stays", "contacts whose summary changes"
 FIRST_VERSION = 1_000
 """Of a change. Higher than the versions of all sample data."""
 _LATER = "2026-03-02T09:30:00Z"
@@ -37,12 +40,14 @@ _SAMPLE = 2000
 _TOLERANCE = 0.1
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _WRITTEN = {
-    *("first_name", "last_name", "email", "phone", "custom_fields", "referrer", "attribution", "tags", "events"),
-    *("event_location", "booking_id"),
+    *("first_name", "last_name", "email", "phone", "custom_fields", "referrer", "attribution", "tags", "booking_id"),
+    "event_location",
 }
-"""The fields of leads and contacts that people write, or that come from outside."""
+"""The fields of leads and contacts that people write, or that come from outside, and that hold text."""
 _NEVER_REACHED = events.RateLimit(quota=10_000_000, window_seconds=10_000)
 """A limit that no benchmark reaches. Its window is long, so its counter stays in Redis, like that of a busy caller."""
+
+E = TypeVar("E", events.Lead, events.Contact)
 
 
 class Tenant(Struct):
@@ -52,10 +57,6 @@ class Tenant(Struct):
     key: str
     leads: list[str]
     contacts: list[str]
-
-    def ids(self, resource: resources.Resource) -> list[str]:
-        """The ids of its records of a resource: none of a resource that is not measured."""
-        return {resources.LEAD: self.leads, resources.CONTACT: self.contacts}.get(resource, [])
 
 
 class Crm:
@@ -68,26 +69,21 @@ class Crm:
         self._random = Random(_SEED)  # noqa: S311 - it must be repeatable
         self._offset = 0
         pairs = _pairs(lead_bytes)
-        self._pairs = cycle([_random_text(pair, self._random) for pair in pairs] if random_text else pairs)
+        if random_text:
+            pairs = [(_random_text(lead, self._random), _random_text(contact, self._random)) for lead, contact in pairs]
+        self._pairs = cycle(pairs)
         self.tenants: list[Tenant] = []
 
     def organization(self) -> Iterator[Record]:
         """A new organization with an API key."""
-        organization_id = self._uuid()
-        key = mint(organization_id, "".join(self._random.choices(ALPHABET, k=RANDOM_LENGTH)))
+        organization_id = uuid(self._random)
+        key = entities.new_key(self._random, organization_id)
         self.tenants.append(Tenant(organization_id, key, [], []))
         limits = events.RateLimits(key=_NEVER_REACHED, organization=_NEVER_REACHED)
         organization = events.Organization(
             id=organization_id, organization_id=organization_id, version=1, api_access=True, rate_limits=limits
         )
-        api_key = events.ApiKey(
-            id=self._uuid(),
-            organization_id=organization_id,
-            version=1,
-            hash=key_hash(key),
-            status="active",
-            created_at=_NOW,
-        )
+        api_key = entities.new_api_key(self._random, organization_id, "bench", key, _NOW)
         yield self._record(resources.ORGANIZATION, organization)
         yield self._record(resources.API_KEY, api_key)
 
@@ -95,11 +91,11 @@ class Crm:
         """A new contact of this organization, and a lead of this contact."""
         organization_id = tenant.organization_id
         lead, contact = next(self._pairs)
-        contact = replace(contact, id=self._uuid(), organization_id=organization_id)
-        lead = replace(lead, id=self._uuid(), organization_id=organization_id, contact_id=contact.id)
+        contact = replace(contact, id=uuid(self._random), organization_id=organization_id)
+        lead = replace(lead, id=uuid(self._random), organization_id=organization_id, contact_id=contact.id)
         tenant.contacts.append(contact.id)
-        tenant.leads.append(lead.id)
         yield self._record(resources.CONTACT, contact)
+        tenant.leads.append(lead.id)
         yield self._record(resources.LEAD, lead)
 
     def records(self, organizations: int, documents: int) -> Iterator[Record]:
@@ -114,50 +110,43 @@ class Crm:
         sent = message(kind, entity, event_id=str(self._offset), source="/crm/bench", time=_NOW)
         return Record(f"{PREFIX}{kind.topic}", 0, self._offset, 0, sent.key, sent.value, (), kind)
 
-    def _uuid(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-
-class Traffic:
+class Traffic(Crm):
     """Organizations with an API key each, and any number of their leads and contacts. Records have about 900 bytes."""
 
     def __init__(self) -> None:
-        self._crm = Crm()
-        self._random = Random(1)  # noqa: S311 - it must be repeatable
-        self.access = [record for _ in range(_ORGANIZATIONS) for record in self._crm.organization()]
-        self._contacts = self._contacts_with_leads()
-
-    @property
-    def tenants(self) -> list[Tenant]:
-        return self._crm.tenants
+        super().__init__()
+        self._order = Random(1)  # noqa: S311 - it must be repeatable
+        self.access = [record for _ in range(_ORGANIZATIONS) for record in self.organization()]
+        self._records = self._contacts_and_leads()
 
     def documents(self, count: int) -> list[Record]:
         """This number of new leads and contacts, in random order."""
-        records: list[Record] = []
-        while len(records) < count:
-            records += next(self._contacts)
-        return self.shuffled(records)[:count]
+        return self.shuffled(list(islice(self._records, count)))
 
     def shuffled(self, records: list[Record]) -> list[Record]:
         """The same records in random order."""
-        self._random.shuffle(records)
+        self._order.shuffle(records)
         return records
 
     def contacts_and_leads(self, leads: int) -> tuple[list[Record], list[Record]]:
-        """New contacts, and this number (or a few more) of new leads of them; each list in random order."""
+        """This number of new leads, and their contacts; each list in random order."""
         contacts: list[Record] = []
         all_leads: list[Record] = []
         while len(all_leads) < leads:
-            contact, *leads_of_contact = next(self._contacts)
-            contacts.append(contact)
-            all_leads += leads_of_contact
+            record = next(self._records)
+            (all_leads if is_lead(record) else contacts).append(record)
         return self.shuffled(contacts), self.shuffled(all_leads)
 
-    def _contacts_with_leads(self) -> Iterator[list[Record]]:
+    def _contacts_and_leads(self) -> Iterator[Record]:
+        """Yields a contact before its leads."""
         for tenant, fan_out in zip(cycle(self.tenants), cycle(_LEADS_OF_A_CONTACT)):
-            contact, lead = self._crm.lead_and_contact(tenant)
-            others = (self._crm.lead_and_contact(tenant) for _ in range(fan_out - 1))
-            yield [contact, lead, *(of_contact(contact, *other) for other in others)]
+            contact_and_lead = self.lead_and_contact(tenant)
+            contact = next(contact_and_lead)
+            yield contact
+            yield from contact_and_lead
+            for _ in range(fan_out - 1):
+                yield of_contact(contact, *self.lead_and_contact(tenant))
 
 
 class Changes:
@@ -175,80 +164,66 @@ class Changes:
 
     def _event(self, record: Record, *, probed: bool) -> Event:
         self._version += 1
-        mark = f"v{self._version}@example.com"
-        return Event(
-            record.topic,
-            record.key or b"",
-            changed(record, self._version, mark),
-            f'"{mark}"'.encode(),
-            self._request(record) if probed else None,
-        )
-
-    def _request(self, record: Record) -> bytes:
-        organization_id, _, entity_id = (record.key or b"").decode().partition(":")
-        return request(record.kind.topic, entity_id, self._keys[organization_id])
+        event = marked(record, self._version)
+        organization_id, _, of_record = (record.key or b"").decode().partition(":")
+        asked = request(record.kind.topic, of_record, self._keys[organization_id]) if probed else None
+        return Event(record.topic, record.key or b"", event.value or b"", mark(self._version).encode(), asked)
 
 
 def is_lead(record: Record) -> bool:
     return record.kind is resources.LEAD
 
 
-def changed(record: Record, version: int, mark: str) -> bytes:
-    """The event of a newer version of a lead or contact, whose document contains the mark."""
+def newer(record: Record, version: int = FIRST_VERSION, **fields: Any) -> Record:
+    """A newer record of a lead or contact, with these fields."""
     event = orjson.loads(record.value or b"")
-    return _encode(event, version, {"referrer" if record.kind is resources.LEAD else "email": mark})
-
-
-def another_note(lead: Record) -> Record:
-    """A newer record of the lead: it has one more note, and its contact stays."""
-    event = orjson.loads(lead.value or b"")
-    counts = event["data"].get("counts") or {}
-    fields = {"updated_at": _LATER, "counts": counts | {"notes": (counts.get("notes") or 0) + 1}}
-    return replace(lead, value=_encode(event, FIRST_VERSION, fields))
-
-
-def another_custom_field(contact: Record) -> Record:
-    """A newer record of the contact, with another custom field. Leads show none of these: the summary stays."""
-    event = orjson.loads(contact.value or b"")
-    custom_fields = (event["data"].get("custom_fields") or {}) | {"last_call": "2026-03-02"}
-    return replace(contact, value=_encode(event, FIRST_VERSION, {"updated_at": _LATER, "custom_fields": custom_fields}))
-
-
-def another_phone_number(contact: Record) -> Record:
-    """A newer record of the contact, with another phone number. Each of its leads shows it: the summary changes."""
-    event = orjson.loads(contact.value or b"")
-    return replace(contact, value=_encode(event, FIRST_VERSION, {"updated_at": _LATER, "phone": "+49 30 55501234"}))
-
-
-def _encode(event: dict[str, Any], version: int, fields: Mapping[str, Any]) -> bytes:
     event["id"] = f"change-{version}"
     event["data"] |= {"version": version, **fields}
-    return orjson.dumps(event)
+    return replace(record, value=orjson.dumps(event))
+
+
+def mark(version: int) -> str:
+    """The text that the document of `marked` contains."""
+    return f"v{version}@example.com"
+
+
+def marked(record: Record, version: int) -> Record:
+    """A newer record of a lead or contact. The documents that show it contain the mark of this version."""
+    return newer(record, version, **{"referrer" if is_lead(record) else "email": mark(version)})
+
+
+def updates(contacts: list[Record], leads: list[Record]) -> dict[str, Iterable[Record]]:
+    """New contacts and leads, and newer records of them, by the names of cases."""
+    return {
+        NEW_CONTACTS: contacts,
+        NEW_LEADS: leads,
+        LEADS_STAY: map(_another_note, leads),
+        SUMMARY_STAYS: map(_another_custom_field, contacts),
+        SUMMARY_CHANGES: (newer(each, updated_at=_LATER, phone="+49 30 55501234") for each in contacts),
+    }
+
+
+def _another_note(lead: Record) -> Record:
+    counts = orjson.loads(lead.value or b"")["data"].get("counts") or {}
+    return newer(lead, updated_at=_LATER, counts=counts | {"notes": (counts.get("notes") or 0) + 1})
+
+
+def _another_custom_field(contact: Record) -> Record:
+    """Leads show none of these: the summary of the contact stays."""
+    fields = orjson.loads(contact.value or b"")["data"].get("custom_fields") or {}
+    return newer(contact, updated_at=_LATER, custom_fields=fields | {"last_call": "2026-03-02"})
 
 
 def of_contact(contact: Record, other: Record, lead: Record) -> Record:
     """The lead of the contact `other`, changed into a lead of `contact`."""
-    return replace(lead, value=(lead.value or b"").replace(entity_id(other), entity_id(contact)))
-
-
-def entity_id(record: Record) -> bytes:
-    """The id of the lead or contact in the record's key."""
-    return (record.key or b"").partition(b":")[2]
+    former, new = ((each.key or b"").partition(b":")[2] for each in (other, contact))
+    return replace(lead, value=(lead.value or b"").replace(former, new))
 
 
 def publish(bootstrap_servers: str, records: Iterable[Record | Event], prefix: str = PREFIX) -> None:
     """Send these records to the topics with this prefix. Returns when Kafka has acknowledged all of them."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 20})
-    for record in records:
-        topic = prefix + record.topic.removeprefix(PREFIX)
-        while True:
-            try:
-                producer.produce(topic, record.value, record.key)
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                break
-    producer.flush(60)
+    publisher = Publisher(ProjectorSettings(kafka_bootstrap_servers=bootstrap_servers, topic_prefix=prefix))
+    publisher.publish(Message(record.topic.removeprefix(PREFIX), record.key or b"", record.value) for record in records)
 
 
 def lead_requests(tenants: Sequence[Tenant], count: int = 1000) -> list[bytes]:
@@ -284,14 +259,10 @@ def _pairs(lead_bytes: int | None) -> list[tuple[events.Lead, events.Contact]]:
     return [pair for pair in pairs if abs(_size(*pair) / lead_bytes - 1) < _TOLERANCE]
 
 
-def _random_text(pair: tuple[events.Lead, events.Contact], random: Random) -> tuple[events.Lead, events.Contact]:
-    lead, contact = pair
-    return replace(lead, **_texts(lead, random)), replace(contact, **_texts(contact, random))
-
-
-def _texts(entity: Struct, random: Random) -> dict[str, Any]:
-    """Returns the fields of an entity that people write, with random letters in place of all text in them."""
-    return {name: _randomly(getattr(entity, name), random) for name in _WRITTEN & {*entity.__struct_fields__}}
+def _random_text(entity: E, random: Random) -> E:
+    """Returns the entity with random letters in place of all text that people write."""
+    written = _WRITTEN & {*entity.__struct_fields__}
+    return replace(entity, **{name: _randomly(getattr(entity, name), random) for name in written})
 
 
 def _randomly(value: Any, random: Random) -> Any:
@@ -302,8 +273,6 @@ def _randomly(value: Any, random: Random) -> Any:
             return {name: _randomly(each, random) for name, each in value.items()}
         case list():
             return [_randomly(each, random) for each in value]
-        case events.RequestedEvent():
-            return replace(value, location=_randomly(value.location, random))
         case _:
             return value
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 
-from msgspec import Struct
-
 from bench import servers
 from bench.api import P50, P99
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, Target, Values, client
@@ -33,36 +31,29 @@ _READERS = 8
 _MOST_TIMES = 3.0
 
 
-class Attack(Struct, frozen=True):
-    """An organization with a large document, and the request for it."""
-
-    tenant: Tenant
-    request: bytes
-
-
 def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
     crm = Crm()
     stage = servers.stage(lab, stack, crm, crm.records(2, _DOCUMENTS))
     reader, other = stage.tenants
     reading = Load(lab, [lead_request(reader, lead) for lead in reader.leads], stage.cores.load)
-    attack = Attack(other, lead_request(other, other.leads[0]))
     with client(stage.redis) as redis:
         owner = names.organization(other.organization_id)
         name = names.document(resources.LEAD, owner, live(redis), other.leads[0])
         value = redis.get(name)
         assert isinstance(value, bytes)  # noqa: S101 - it was just written
         redis.set(name, b'%b,"pad":"%b"}' % (value[:-1], b"y" * _LARGE_BYTES))
-    return {LEADVIEW: partial(_measure, stage, reading, attack)}
+    return {LEADVIEW: partial(_measure, stage, reading, other)}
 
 
-def _measure(stage: Stage, reading: Load, attack: Attack, case: str) -> Values:
+def _measure(stage: Stage, reading: Load, other: Tenant, case: str) -> Values:
+    """`other` is the organization that does its worst, with its first lead."""
     port = stage.servers[LEADVIEW].port
     with client(stage.redis) as redis:
-        owner = names.organization(attack.tenant.organization_id)
+        owner = names.organization(other.organization_id)
         limits = _LIMITS.get(case, _NEVER)
         redis.setrange(owner, layouts.LIMITS.start, struct.pack("<IIII", *(limits * 2)[:4]))
         redis.delete(names.organization_limit(owner), *redis.scan_iter(owner + b"q*"))
-    request = attack.request
+    request = lead_request(other, other.leads[0])
     if case == _FREE:
         request = request.replace(b"\r\n\r\n", b"\r\nIf-None-Match: *\r\n\r\n")
     sending = Load(stage.lab, [request], stage.cores.load)

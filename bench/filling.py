@@ -11,7 +11,6 @@ from redis import Redis
 from bench.benchmark import client
 from bench.machine import pinned
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from projector import mapping
 from projector.change import read
 from projector.intent import Intent
@@ -24,7 +23,6 @@ from schemas.control import GenerationId, parse_generation
 from schemas.settings import Compression, ProjectorSettings
 
 _BATCH = 500
-_LOAD_SECONDS = 60.0
 
 
 def fill(server: RedisServer, records: Iterable[Record], compression: Compression = "none") -> None:
@@ -74,9 +72,6 @@ class Snapshots:
         shutil.copyfile(self._file(name), self._loaded_at_start)
         with pinned(self._cores):
             self._server.restart()
-        # A server that is still loading answers INFO already, and refuses everything else.
-        with client(self._server) as redis:
-            wait_until(lambda: not redis.info("persistence")["loading"], "Redis has loaded a snapshot", _LOAD_SECONDS)
 
     def _file(self, name: str) -> str:
         return str(self._server.directory / f"{name}.rdb")

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from bench.benchmark import Lab, MeasurementFailed
 from bench.machine import pinned
-from bench.sender import Order, Report
+from bench.sender import Order, ProbeOrder, Report
 from devstack.child import Child
 from devstack.programs import ROOT
 
@@ -52,7 +51,7 @@ class Load:
             )
         if ended.returncode:
             raise MeasurementFailed(f"wrk: {ended.stderr}{ended.stdout}")
-        return _checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
+        return checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
 
     def open(self, port: int, connections: int, seconds: float, rate: float, *, first: bool = False) -> Report:
         """Send `rate` requests a second, however fast the server is. With `first`, the process runs before all others
@@ -69,27 +68,27 @@ class Load:
 
         Yields a function that stops them and returns the report, or raises MeasurementFailed.
         """
-        order = Order(port, connections, inf, self._requests, rate, announce=True, idle=idle)
-        with ordered(self._lab, "bench.sender", order, self._cores) as sender:
+        order = Order(port, connections, inf, self._requests, rate, idle=idle)
+        with ordered(self._lab, order, self._cores) as sender:
             sender.pipes[1].readline()
 
             def report() -> Report:
                 sender.ask_to_stop()
-                return _checked(reported(sender, Report))
+                return checked(reported(sender, Report))
 
             yield report
 
     def _send(self, order: Order) -> Report:
-        with ordered(self._lab, "bench.sender", order, self._cores) as sender:
-            return _checked(reported(sender, Report))
+        with ordered(self._lab, order, self._cores) as sender:
+            return checked(reported(sender, Report))
 
 
 @contextmanager
-def ordered(lab: Lab, module: str, order: Struct, cores: set[int] | None) -> Iterator[Child]:
-    """Run a module as a process that reads its order from its standard input. It is killed when the block ends."""
-    command = [sys.executable, "-m", module]
+def ordered(lab: Lab, order: Order | ProbeOrder, cores: set[int] | None) -> Iterator[Child]:
+    """Run a process that carries out this order. It is killed when the block ends."""
+    command = [sys.executable, "-m", "bench.sender"]
     with pinned(cores):
-        child = Child(command, log=lab.directory / f"{module}.log", directory=ROOT, piped=True)
+        child = Child(command, log=lab.directory / "sender.log", directory=ROOT, piped=True)
     try:
         stdin, _ = child.pipes
         stdin.write(msgspec.msgpack.encode(order))
@@ -108,7 +107,8 @@ def reported(child: Child, type_: type[R]) -> R:
     return msgspec.json.decode(lines[-1], type=type_)
 
 
-def _checked(report: Report) -> Report:
+def checked(report: Report) -> Report:
+    """Returns the report of a measurement in which nothing went wrong. Raises MeasurementFailed."""
     if report.failed or not report.answered:
-        raise MeasurementFailed(f"{report.failed} of {report.answered} responses were not 200: {report.failure}")
+        raise MeasurementFailed(f"{report.failed} of {report.answered} requests went wrong: {report.failure}")
     return report

@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 from msgspec import Struct
 
 from bench import interpreter
@@ -36,6 +37,7 @@ from devstack.redis_server import redis_program
 
 _PACKAGES = ("aiokafka", "hiredis", "httptools", "msgspec", "orjson", "redis", "starlette", "uvicorn", "uvloop")
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+_CPUS, _MODEL = Path("/proc/cpuinfo"), re.compile(r"model name\s*: (.*)")
 _ALLOCATOR = re.compile(r"malloc=(\w+)")
 _GIBIBYTE = 1 << 30
 
@@ -82,9 +84,9 @@ def pinned(cores: set[int] | None) -> Iterator[None]:
 def description() -> dict[str, str]:
     """Processor, cores, memory, system and interpreter; neither the machine's name nor the user's."""
     return {
-        "processor": _first(Path("/proc/cpuinfo"), r"model name\s*: (.*)") or platform.processor(),
+        "processor": _processor(),
         "cores": str(len(_available()) or os.cpu_count()),
-        "memory": _memory(),
+        "memory": f"{psutil.virtual_memory().total / _GIBIBYTE:.0f} GiB",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_version()} ({'' if interpreter.is_optimized() else 'not '}optimized)",
         "python flags": interpreter.flags(),
@@ -97,7 +99,7 @@ def versions() -> dict[str, str]:
     others = {"redis-server on PATH": Path(found)} if (found := shutil.which("redis-server")) else {}
     for name, server in {"redis-server": redis_program(), **others}.items():
         by_name[name] = f"{_version(server, '--version')} with {allocator(server)}"
-    for name, argument in (("redis-benchmark", "--version"), ("nginx", "-v"), ("wrk", "--version")):
+    for name, argument in (("nginx", "-v"), ("wrk", "--version")):
         if program := shutil.which(name):
             by_name[name] = _version(Path(program), argument)
     return by_name
@@ -124,11 +126,6 @@ def _output(program: Path, argument: str) -> str:
     return ended.stdout + ended.stderr
 
 
-def _memory() -> str:
-    kilobytes = _first(Path("/proc/meminfo"), r"MemTotal:\s*(\d+)")
-    return f"{int(kilobytes) * 1024 / _GIBIBYTE:.0f} GiB" if kilobytes else "unknown"
-
-
-def _first(path: Path, pattern: str) -> str:
-    match = re.search(pattern, path.read_text()) if path.is_file() else None
-    return match[1] if match else ""
+def _processor() -> str:
+    match = _MODEL.search(_CPUS.read_text()) if _CPUS.is_file() else None
+    return match[1] if match else platform.processor()

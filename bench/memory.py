@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from bench.api import ZSTD
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, Target, Values, client
@@ -16,7 +16,7 @@ from bench.machine import Cores, allocator
 from devstack.redis_server import RedisServer, redis_program
 from schemas import names
 from schemas.bodies import body
-from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
+from schemas.resources import CONTACT, LEAD, Resource
 from schemas.settings import Compression
 
 RATIO = Metric("Redis bytes per document byte", "times")
@@ -25,7 +25,6 @@ _LEAD_BYTES = Metric("lead", "bytes")
 _CONTACT_BYTES = Metric("contact", "bytes")
 ORGANIZATION_BYTES = Metric("Redis, organization and key", "bytes")
 _ORGANIZATIONS = 10
-_BATCH = 1000
 _PLAIN = "plain-set"
 JEMALLOC, LIBC = "jemalloc", "libc"
 OF_700_BYTES, OF_1_KB, RANDOM_TEXT = "leads of 700 bytes", "leads of 1 KB", "leads of 1 KB of random text"
@@ -48,8 +47,6 @@ _KINDS = {
     _CONTACTS: _Kind(None),
 }
 _COMPRESSED = (OF_700_BYTES, OF_1_KB, RANDOM_TEXT)
-
-T = TypeVar("T")
 
 
 def case(kind: str, allocator: str) -> str:
@@ -123,8 +120,8 @@ def _used(server: RedisServer) -> float:
 def _values(crm: Crm, leadview: RedisServer, measured: RedisServer | None = None) -> Values:
     """What a server needs (by default Leadview's) for the documents that Leadview's has."""
     pairs = sum(len(tenant.contacts) for tenant in crm.tenants)
-    leads = sum(len(body) for _, body in _bodies(leadview, crm, LEAD))
-    contacts = sum(len(body) for _, body in _bodies(leadview, crm, CONTACT))
+    leads = _bytes(_bodies(leadview, crm, LEAD))
+    contacts = _bytes(_bodies(leadview, crm, CONTACT))
     used = _used(measured or leadview)
     return {
         RATIO.name: used / (leads + contacts),
@@ -136,28 +133,26 @@ def _values(crm: Crm, leadview: RedisServer, measured: RedisServer | None = None
 
 def _copy_bodies(leadview: RedisServer, plain: RedisServer, crm: Crm) -> None:
     with client(plain) as connection:
-        for resource in RESOURCES:
-            for batch in _batches(_bodies(leadview, crm, resource)):
-                connection.mset(dict(batch))
+        for resource in (LEAD, CONTACT):
+            for bodies in _bodies(leadview, crm, resource):
+                connection.mset(bodies)
 
 
-def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[tuple[bytes, bytes]]:
-    """The keys in Redis and the served bodies of all records of a resource."""
+def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[dict[bytes, bytes]]:
+    """Yields the served bodies of the leads or contacts of each organization that has any, by their keys in Redis."""
     with client(server) as connection:
         generation = live(connection)
-        keys = (
-            names.document(resource, names.organization(tenant.organization_id), generation, record_id)
-            for tenant in crm.tenants
-            for record_id in tenant.ids(resource)
-        )
-        for batch in _batches(keys):
-            values: list[bytes] = connection.mget(batch)
-            yield from ((each, body(resource, value)) for each, value in zip(batch, values, strict=True))
+        for tenant in crm.tenants:
+            owner = names.organization(tenant.organization_id)
+            ids = tenant.leads if resource is LEAD else tenant.contacts
+            keys = [names.document(resource, owner, generation, record_id) for record_id in ids]
+            if keys:
+                values: list[bytes] = connection.mget(keys)
+                yield {name: body(resource, value) for name, value in zip(keys, values, strict=True)}
 
 
-def _batches(items: Iterator[T]) -> Iterator[list[T]]:
-    while batch := list(islice(items, _BATCH)):
-        yield batch
+def _bytes(bodies: Iterator[dict[bytes, bytes]]) -> int:
+    return sum(len(each) for of_organization in bodies for each in of_organization.values())
 
 
 BENCHMARK = Benchmark(

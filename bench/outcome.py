@@ -37,7 +37,7 @@ class Verdict(Struct, frozen=True):
     met: bool
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct):
     """One benchmark on one machine: everything that `results.json` holds about it."""
 
     name: str
@@ -53,24 +53,11 @@ class Outcome(Struct, frozen=True):
     targets: list[Verdict]
     left_out: dict[str, str]
 
-
-class Results(Struct):
-    """The contents of `results.json`."""
-
-    benchmarks: dict[str, Outcome] = field(default_factory=dict)
-
-
-class Rounds:
-    """Evaluates measurements by case, subject and metric."""
-
-    def __init__(self, rounds: list[Round]) -> None:
-        self._rounds = rounds
-
     def spread(self, case: str, subject: str, metric: str) -> Spread | None:
         """Returns None if that was not measured."""
         values = [
             each.values[metric]
-            for each in self._rounds
+            for each in self.rounds
             if each.case == case and each.subject == subject and metric in each.values
         ]
         return Spread(median(values), min(values), max(values)) if values else None
@@ -79,18 +66,22 @@ class Rounds:
         """Leadview's median as a multiple of this subject's; None if one of them was not measured."""
         return _quotient(self.spread(case, LEADVIEW, metric), self.spread(case, subject, metric))
 
-    def verdict(self, target: Target) -> Verdict | None:
-        """Returns None if one side of the target was not measured."""
+    def judge(self, target: Target) -> None:
+        """Add the verdict on this target, unless one side of it was not measured."""
         own = self.spread(target.case, LEADVIEW, target.metric)
-        if own is None:
-            return None
-        value: float | None = own.median
+        value = own.median if own else None
         if target.against is not None or target.case_against is not None:
             other = self.spread(target.case_against or target.case, target.against or LEADVIEW, target.metric)
             value = _quotient(own, other)
-        if value is None:
-            return None
-        return Verdict(target, value, value >= target.bound if target.at_least else value <= target.bound)
+        if value is not None:
+            met = value >= target.bound if target.at_least else value <= target.bound
+            self.targets.append(Verdict(target, value, met))
+
+
+class Results(Struct):
+    """The contents of `results.json`."""
+
+    benchmarks: dict[str, Outcome] = field(default_factory=dict)
 
 
 def read(path: Path) -> Results:

@@ -1,6 +1,7 @@
-"""Figures in pages: the text between two marks in a page is generated from `results.json`.
+"""Results for readers: tables in the terminal, and figures in pages.
 
-So no page shows a figure that `make bench` did not print. `make bench` writes the pages; a test compares them.
+The text between two marks in a page is generated from `results.json`, so no page shows a figure that `make bench` did
+not print. `make bench` writes the pages; a test compares them.
 """
 
 import re
@@ -8,11 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 from bench import api, consumers, memory, projector, rebuild
-from bench.benchmark import LEADVIEW, Metric
+from bench.benchmark import LEADVIEW
 from bench.memory import JEMALLOC, OF_1_KB, OF_700_BYTES, RANDOM_TEXT
-from bench.outcome import Outcome, Results, Rounds, read
-from bench.report import number, sentence
+from bench.outcome import Outcome, Results, Verdict, read
 
 ROOT = Path(__file__).parents[1]
 _MARKED = re.compile(r"(<!-- from bench/results\.json(?:: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,28 +51,33 @@ _HEADLINES = (
 )  # fmt: skip
 _LEADS, _OWNERS = memory.case(OF_700_BYTES, JEMALLOC), memory.case(memory.OWNERS, JEMALLOC)
 _COSTS = (
-    ("m", "Redis memory for a lead with its contact", "memory", _LEADS, memory.REDIS_BYTES),
-    ("o", "Redis memory for an organization with a key", "memory", _OWNERS, memory.ORGANIZATION_BYTES),
-    ("a", "API's CPU for a request", "api", api.SATURATED, api.CPU),
-    ("q", "Redis's CPU for a request", "api", api.SATURATED, api.REDIS_CPU),
-    ("p", "projector's CPU for an event", "projector", projector.NEW, consumers.CPU),
-    ("w", "Redis's CPU for an event", "projector", projector.NEW, consumers.REDIS_CPU),
-    ("r", "rebuild by one process while the API is in use", "rebuild", rebuild.REBUILDING, rebuild.RATE),
+    ("m", "Redis memory for a lead with its contact", "memory", _LEADS, memory.REDIS_BYTES.name),
+    ("o", "Redis memory for an organization with a key", "memory", _OWNERS, memory.ORGANIZATION_BYTES.name),
+    ("a", "API's CPU for a request", "api", api.SATURATED, api.CPU.name),
+    ("q", "Redis's CPU for a request", "api", api.SATURATED, api.REDIS_CPU.name),
+    ("p", "projector's CPU for an event", "projector", projector.NEW, consumers.CPU.name),
+    ("w", "Redis's CPU for an event", "projector", projector.NEW, consumers.REDIS_CPU.name),
+    ("r", "rebuild by one process while the API is in use", "rebuild", rebuild.REBUILDING, rebuild.RATE.name),
 )
 """The figures that the formula of `docs/capacity.md` uses, and what prints them."""
 _COMPRESSION = (
     *(
-        (f"Redis's memory for each byte that is served, {what}", "memory", memory.case(kind, JEMALLOC), memory.RATIO)
+        (
+            f"Redis's memory for each byte that is served, {what}",
+            "memory",
+            memory.case(kind, JEMALLOC),
+            memory.RATIO.name,
+        )
         for what, kind in (
             ("leads of 1 KB", OF_1_KB),
             ("leads of 1 KB, random text", RANDOM_TEXT),
             ("leads of 700 bytes", OF_700_BYTES),
         )
     ),
-    ("API, CPU per request", "api", api.SATURATED, api.CPU),
-    ("Redis, CPU per request", "api", api.SATURATED, api.REDIS_CPU),
-    ("projector, CPU per record", "projector", projector.NEW, consumers.CPU),
-    ("Redis, CPU per record", "projector", projector.NEW, consumers.REDIS_CPU),
+    ("API, CPU per request", "api", api.SATURATED, api.CPU.name),
+    ("Redis, CPU per request", "api", api.SATURATED, api.REDIS_CPU.name),
+    ("projector, CPU per record", "projector", projector.NEW, consumers.CPU.name),
+    ("Redis, CPU per record", "projector", projector.NEW, consumers.REDIS_CPU.name),
 )
 
 
@@ -92,12 +100,16 @@ def all_figures(results: Results) -> str:
 
 
 def _table(results: Results, rows: Iterable[tuple[str, str, str, str]]) -> list[str]:
-    lines = []
+    lines = ["| | Leadview | compared with | `make bench` |", "|---|---|---|---|"]
     for what, name, case, metric in rows:
-        outcome = results.benchmarks.get(name)
-        if outcome and Rounds(outcome.rounds).spread(case, LEADVIEW, metric):
-            lines.append(_headline(what, outcome, case, metric))
-    return ["| | Leadview | compared with | `make bench` |", "|---|---|---|---|", *lines]
+        if figure := _figure(results, name, case, LEADVIEW, metric):
+            outcome = results.benchmarks[name]
+            ratios = {each.name: outcome.ratio(case, each.name, metric) for each in outcome.subjects}
+            others = [
+                f"{number(ratio)} times {other}" for other, ratio in ratios.items() if ratio and other != LEADVIEW
+            ]
+            lines.append(f"| {what} | {figure} | {', '.join(others)} | `{name}` |")
+    return lines
 
 
 def _measured_on(results: Results) -> list[str]:
@@ -115,25 +127,12 @@ def _measured_on(results: Results) -> list[str]:
     return lines
 
 
-def _headline(what: str, outcome: Outcome, case: str, metric: str) -> str:
-    rounds = Rounds(outcome.rounds)
-    unit = next(each.unit for each in outcome.metrics if each.name == metric)
-    others = [
-        f"{number(ratio)} times {subject.name}"
-        for subject in outcome.subjects
-        if subject.name != LEADVIEW and (ratio := rounds.ratio(case, subject.name, metric))
-    ]
-    spread = rounds.spread(case, LEADVIEW, metric)
-    return (
-        f"| {what} | {number(spread.median) if spread else UNKNOWN} {unit} | {', '.join(others)} | `{outcome.name}` |"
-    )
-
-
 def capacity(results: Results) -> str:
     """The costs that the formula of `docs/capacity.md` uses."""
     lines = ["| | figure | | printed by |", "|---|---|---|---|"]
     for symbol, what, name, case, metric in _COSTS:
-        lines.append(f"| `{symbol}` | {what} | {_cell(results, name, case, LEADVIEW, metric)} | `{name}`, {case} |")
+        figure = _figure(results, name, case, LEADVIEW, metric) or UNKNOWN
+        lines.append(f"| `{symbol}` | {what} | {figure} | `{name}`, {case} |")
     return "\n".join(lines)
 
 
@@ -141,15 +140,75 @@ def compression(results: Results) -> str:
     """The table of `docs/capacity.md`: what compression saves and costs."""
     lines = ["| | JSON | compressed |", "|---|---|---|"]
     for what, name, case, metric in _COMPRESSION:
-        cells = [_cell(results, name, case, subject, metric) for subject in (LEADVIEW, api.ZSTD.name)]
-        lines.append(f"| {what} | {' | '.join(cells)} |")
+        figures = [_figure(results, name, case, subject, metric) or UNKNOWN for subject in (LEADVIEW, api.ZSTD.name)]
+        lines.append(f"| {what} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
-def _cell(results: Results, name: str, case: str, subject: str, metric: Metric) -> str:
+def _figure(results: Results, name: str, case: str, subject: str, metric: str) -> str | None:
+    """Returns the median with its unit; None if it was not measured."""
     outcome = results.benchmarks.get(name)
-    spread = Rounds(outcome.rounds).spread(case, subject, metric.name) if outcome else None
-    return f"{number(spread.median)} {metric.unit}" if spread else UNKNOWN
+    spread = outcome.spread(case, subject, metric) if outcome else None
+    if outcome is None or spread is None:
+        return None
+    unit = next(each.unit for each in outcome.metrics if each.name == metric)
+    return f"{number(spread.median)} {unit}"
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """Print a table for each case (or one table if there is one subject), then targets and what was left out."""
+    console.print(f"\n[bold]{outcome.name}[/bold]  {outcome.what}")
+    subjects = [subject.name for subject in outcome.subjects]
+    if len(subjects) == 1:
+        console.print(_of_rows(outcome, subjects[0], [(case, case, subjects[0]) for case in outcome.cases]))
+    else:
+        for case in outcome.cases:
+            console.print(_of_rows(outcome, case, [(subject, case, subject) for subject in subjects]))
+    for verdict in outcome.targets:
+        console.print(("[green]met[/green]     " if verdict.met else "[red]missed[/red]  ") + sentence(verdict))
+    for what, why in outcome.left_out.items():
+        console.print(f"[yellow]left out[/yellow]  {what}: {why}")
+
+
+def sentence(verdict: Verdict) -> str:
+    """A target and the measured value, in words."""
+    target = verdict.target
+    limit = f"{'at least' if target.at_least else 'at most'} {target.bound:g}"
+    other = " of ".join(part for part in (target.case_against, target.against) if part)
+    times = f" times {other}" if other else ""
+    return f"{target.metric}, {target.case}: {number(verdict.value)}{times} ({limit})"
+
+
+def number(value: float) -> str:
+    """A number with three significant digits, or without decimals."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _of_rows(outcome: Outcome, title: str, rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Returns a table of these rows: the name of each, its case and its subject. What was not measured is left out."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for metric in outcome.metrics:
+        table.add_column(f"{metric.name}\n{metric.unit}", justify="right")
+    for name, case, subject in rows:
+        cells = [_cell(outcome, case, subject, metric.name) for metric in outcome.metrics]
+        if any(cells):
+            table.add_row(name, *cells, style="bold" if name == LEADVIEW else "")
+    return table
+
+
+def _cell(outcome: Outcome, case: str, subject: str, metric: str) -> str:
+    """Median, minimum and maximum; below, Leadview's median as a multiple of it."""
+    spread = outcome.spread(case, subject, metric)
+    if spread is None:
+        return ""
+    ratio = outcome.ratio(case, subject, metric)
+    multiple = "" if subject == LEADVIEW or ratio is None else f"\n[dim]leadview: {ratio:.2f} times[/dim]"
+    least, most = number(spread.least), number(spread.most)
+    between = "" if spread.least == spread.most else f" [dim]{least}-{most}[/dim]"
+    return f"{number(spread.median)}{between}{multiple}"
 
 
 _PAGES: Mapping[str, Mapping[str | None, Callable[[Results], str]]] = {

@@ -1,7 +1,7 @@
 """The whole service: Kafka, a projector, Redis and the API, with records that are projected and served, and events
 whose way to a reader is measured."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
@@ -9,11 +9,11 @@ from msgspec import Struct
 from redis import Redis
 
 from bench import consumers, servers
-from bench.benchmark import Lab, MeasurementFailed, client
+from bench.benchmark import Lab, client
 from bench.crm import Tenant, lead_request, publish
-from bench.load import Load, ordered, reported
+from bench.load import Load, checked, ordered, reported
 from bench.machine import Cores, pinned
-from bench.prober import RETRY_SECONDS, Event, Order, Report
+from bench.sender import Event, ProbeOrder, Report
 from bench.servers import Server
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -24,8 +24,6 @@ from projector.ledger.control import State
 from projector.record import Record
 from schemas import control, names
 
-_PROBES = 32
-"""Connections of the prober."""
 _PROJECTED_SECONDS = 300.0
 _REBUILD_START_SECONDS = 30.0
 _DROPPED_SECONDS = 120.0
@@ -89,31 +87,15 @@ class Pipeline(Struct):
         return isinstance(filled, bytes) and generation in control.parse_generations(filled)
 
     def probe(self, events: Sequence[Event], rate: float) -> Report:
-        """Send `rate` of these events a second, and measure the probed ones. Raises MeasurementFailed, ServerFailed."""
-        with self.probing(events, rate) as report:
-            return report()
+        """Send `rate` of these events a second, and measure the time until the probed ones are visible.
 
-    @contextmanager
-    def probing(
-        self, events: Sequence[Event], rate: float, retry_seconds: float = RETRY_SECONDS
-    ) -> Iterator[Callable[[], Report]]:
-        """Send `rate` of these events a second while the block runs, and measure the probed ones.
-
-        Yields a function that waits until all of them are visible, and returns the report. It raises MeasurementFailed,
-        and ServerFailed if the projector cannot do its work any more.
+        Raises MeasurementFailed, and ServerFailed if the projector cannot do its work any more.
         """
-        order = Order(self.kafka, self.api.port, rate, _PROBES, events, retry_seconds)
-        with ordered(self.lab, "bench.prober", order, self.cores.load) as prober:
-
-            def report() -> Report:
-                ended = while_running(self.process, lambda: not prober.running)
-                wait_until(ended, "all events are visible", len(events) / rate + _VISIBLE_SECONDS)
-                found = reported(prober, Report)
-                if found.missing or not found.probes:
-                    raise MeasurementFailed(f"{found.missing} of {found.probes} events were never served")
-                return found
-
-            yield report
+        order = ProbeOrder(self.kafka, self.api.port, rate, events)
+        with ordered(self.lab, order, self.cores.load) as prober:
+            ended = while_running(self.process, lambda: not prober.running)
+            wait_until(ended, "all events are visible", len(events) / rate + _VISIBLE_SECONDS)
+            return checked(reported(prober, Report))
 
     def _written_generations(self) -> set[control.GenerationId]:
         state = self.redis.hget(names.CONTROL, control.STATE)

@@ -1,14 +1,24 @@
 """The projector on Apache Kafka: one process, new records, records that are already applied, and updates."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from bench import consumers, crm, pipeline
+from bench import consumers, pipeline
 from bench.api import ZSTD
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Subject, Target, Values, client
-from bench.consumers import CPU, ONE_AT_A_TIME, PLAIN_SET, QUIX, RATE, Topics
-from bench.crm import Traffic, is_lead, publish
+from bench.consumers import CPU, ONE_AT_A_TIME, PLAIN_SET, RATE, Topics
+from bench.crm import (
+    LEADS_STAY,
+    NEW_CONTACTS,
+    NEW_LEADS,
+    SUMMARY_CHANGES,
+    SUMMARY_STAYS,
+    Traffic,
+    is_lead,
+    publish,
+    updates,
+)
 from bench.filling import Snapshots, fill
 from bench.machine import worker_cores
 from devstack.apache_kafka import ApacheKafka
@@ -16,9 +26,6 @@ from projector.record import Record
 from schemas import names
 
 NEW, APPLIED = "new records", "already applied"
-NEW_LEADS, NEW_CONTACTS = "new leads", "new contacts"
-LEADS_STAY = "leads whose contact stays"
-SUMMARY_STAYS, SUMMARY_CHANGES = "contacts whose summary stays", "contacts whose summary changes"
 _LEADS, _QUICK_LEADS = 120_000, 15_000
 _FEW_LEADS, _QUICK_FEW_LEADS = 7_000, 700
 """Of a peer that awaits each write: with their contacts, 10,000 records."""
@@ -41,14 +48,7 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
 def _publish(kafka: ApacheKafka, prefix: str, traffic: Traffic, leads: int) -> tuple[list[Record], dict[str, Topics]]:
     """Send the records that each case applies to topics of their own. Returns contacts and leads, and these topics."""
     contacts, all_leads = traffic.contacts_and_leads(leads)
-    records: dict[str, Iterable[Record]] = {
-        NEW: traffic.shuffled([*contacts, *all_leads]),
-        NEW_CONTACTS: contacts,
-        NEW_LEADS: all_leads,
-        LEADS_STAY: map(crm.another_note, all_leads),
-        SUMMARY_STAYS: map(crm.another_custom_field, contacts),
-        SUMMARY_CHANGES: map(crm.another_phone_number, contacts),
-    }
+    records = {NEW: traffic.shuffled([*contacts, *all_leads]), **updates(contacts, all_leads)}
     topics = {}
     for number, (case, of_case) in enumerate(records.items()):
         published = list(of_case)
@@ -74,14 +74,8 @@ class _Stage:
         self._store(stored)
 
     def measures(self) -> Mapping[str, Measure]:
-        peers = [PLAIN_SET, ONE_AT_A_TIME]
-        if consumers.QUIX_PYTHON.exists():
-            peers.append(QUIX)
-        else:
-            self._lab.left_out[QUIX.name] = "not installed (make bench-quix)"
-        return {LEADVIEW: self._measure, ZSTD.name: self._measure_compressed} | {
-            peer.name: partial(self._measure_peer, peer) for peer in peers
-        }
+        peers = {peer.name: partial(self._measure_peer, peer) for peer in (PLAIN_SET, ONE_AT_A_TIME)}
+        return {LEADVIEW: self._measure, ZSTD.name: self._measure_compressed, **peers}
 
     def _store(self, contacts_and_leads: Sequence[Record]) -> None:
         """Save what Redis holds before each measurement: Leadview's, and that of the peers that apply updates."""
@@ -115,9 +109,8 @@ class _Stage:
         return consumers.measure(self._lab, self._topics[case], self._server, self._cores.worker, "zstd")
 
     def _measure_peer(self, peer: Subject, case: str) -> Values:
-        """Peers write every record in the same way, new or not. Quix Streams writes no contact into leads, so it is
-        compared where that is the least of the work."""
-        if case != NEW and (peer is QUIX or _STORED_BEFORE[case] != _EVERYTHING):
+        """Peers write every record in the same way, new or not."""
+        if case != NEW and _STORED_BEFORE[case] != _EVERYTHING:
             return {}
         self._snapshots.restore(_NOTHING if case == NEW else peer.name)
         return consumers.measure_peer(self._lab, peer, self._topics_of(peer)[case], self._server, self._cores.worker)
@@ -136,7 +129,7 @@ BENCHMARK = Benchmark(
         "For comparison, it applies new leads of stored contacts, and new contacts."
     ),
     metrics=consumers.METRICS,
-    subjects=(consumers.PROJECTING, ZSTD, PLAIN_SET, ONE_AT_A_TIME, QUIX),
+    subjects=(consumers.PROJECTING, ZSTD, PLAIN_SET, ONE_AT_A_TIME),
     cases=tuple(_STORED_BEFORE),
     prepare=_prepare,
     targets=(

@@ -10,16 +10,16 @@ import shlex
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from msgspec import Struct
+
+from api.redis import scripts
 from api.redis.serving import SCRIPT
-from bench import crm
-from bench.api import script_call
 from bench.benchmark import (
     LEADVIEW,
     Benchmark,
@@ -32,32 +32,35 @@ from bench.benchmark import (
     Values,
     client,
 )
-from bench.crm import Traffic
+from bench.crm import (
+    LEADS_STAY,
+    NEW_CONTACTS,
+    NEW_LEADS,
+    SUMMARY_CHANGES,
+    SUMMARY_STAYS,
+    Tenant,
+    Traffic,
+    updates,
+)
 from bench.filling import fill, intents, live
 from devstack.redis_server import RedisServer, redis_program
-from projector.intent import Intent
 from projector.line.batch import event_time, stored_heads
 from projector.line.pace import FULL
 from projector.record import Partition, Record
-from projector.redis.apply import apply as apply_intents
+from projector.redis.apply import apply
 from projector.redis.calls import Generations
 from projector.redis.store import Store
-from schemas import layouts
+from schemas import api_keys, layouts, names, resources
 from schemas.control import GenerationId
-from schemas.names import PREFIX
 from schemas.settings import ProjectorSettings
 
-NEW_CONTACTS, NEW_LEADS, DUPLICATES = "new contacts", "new leads", "duplicates of leads"
-READ_AGAIN = "leads that are read again"
-LEADS_STAY = "leads whose contact stays"
-SUMMARY_STAYS, SUMMARY_CHANGES = "contacts whose summary stays", "contacts whose summary changes"
+DUPLICATES, READ_AGAIN = "duplicates of leads", "leads that are read again"
 REQUESTS = "requests"
 SMALL, LARGE = "1 KB", "1 MB"
 REFUSED_OR_FREE = ("401", "403", "429", "304", "400", "404")
 _WORK = Metric("instructions", "per record or request")
 _LEADS, _QUICK_LEADS = 2_000, 200
 _DAY = 24 * 3600
-_PLAIN = "plain-set"
 # Redis's regular tasks, and entries for calls that are only slow here, would be counted as well.
 _QUIET = ("--hz", "1", "--dynamic-hz", "no", "--slowlog-log-slower-than", "-1")
 _TOTALS = re.compile(r"^totals: (\d+)", re.MULTILINE)
@@ -68,8 +71,11 @@ def _sized(status: str, size: str) -> str:
     return f"{status} for {size}"
 
 
-@dataclass(frozen=True)
-class Work:
+Step = Callable[[Store, Sequence[Any]], Awaitable[object]]
+"""Works on some records or intents."""
+
+
+class Work(Struct, frozen=True):
     """What is measured: `do` works on this number of records or requests."""
 
     count: int
@@ -80,62 +86,45 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
     if not (shutil.which("valgrind") and shutil.which("vgdb")):
         lab.left_out[LEADVIEW] = "Valgrind is not installed"
         return {}
-    redis = CountedRedis.start(lab.directory / "redis")
-    stack.enter_context(redis.server)
-    works = Works(redis.server, _QUICK_LEADS if lab.quick else _LEADS)
+    server = stack.enter_context(_counted(lab.directory / "redis"))
+    works = Works(server, _QUICK_LEADS if lab.quick else _LEADS)
 
-    def measure(prepare: Callable[[str], Work | None], case: str) -> Values:
-        work = prepare(case)
-        if work is None:
-            return {}
-        with redis.counting() as count:
-            work.do(redis.server)
-        return {_WORK.name: count.instructions / work.count}
+    def measure(case: str) -> Values:
+        work = works.prepared(case)
+        return {_WORK.name: _instructions(server, work.do) / work.count}
 
-    return {LEADVIEW: partial(measure, works.leadview), _PLAIN: partial(measure, works.plain_set)}
+    return {LEADVIEW: measure}
 
 
-class Count:
-    """What a block has counted: 0 until it has ended."""
+def _counted(directory: Path) -> RedisServer:
+    """Start a server that Valgrind runs. It is about fifty times as slow while instructions are counted, and ten times
+    otherwise. The caller stops it."""
+    directory.mkdir()
+    program = directory / "redis-server"
+    callgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={directory}/%p"]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([*callgrind, str(redis_program())])} "$@"\n')
+    program.chmod(0o700)
+    return RedisServer.start(directory, options=_QUIET, program=program)
 
-    instructions = 0
+
+def _instructions(server: RedisServer, do: Callable[[RedisServer], None]) -> int:
+    """Returns the number of instructions that the server executes meanwhile."""
+    _tell(server, "instrumentation on")
+    do(server)
+    _tell(server, "dump")
+    _tell(server, "instrumentation off")
+    dump = max(server.directory.glob(f"{server.pid}.*"), key=lambda path: int(path.suffix[1:]))
+    found = _TOTALS.search(dump.read_text())
+    if found is None:
+        raise MeasurementFailed(f"callgrind has written no total into {dump.name}")
+    return int(found[1])
 
 
-class CountedRedis:
-    """`server` runs about fifty times as slowly as usual while instructions are counted, and ten times otherwise."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self.server = server
-
-    @classmethod
-    def start(cls, directory: Path) -> Self:
-        """Start a server. The caller stops it."""
-        directory.mkdir()
-        program = directory / "redis-server"
-        callgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={directory}/%p"]
-        program.write_text(f'#!/bin/sh\nexec {shlex.join([*callgrind, str(redis_program())])} "$@"\n')
-        program.chmod(0o700)
-        return cls(RedisServer.start(directory, options=_QUIET, program=program))
-
-    @contextmanager
-    def counting(self) -> Iterator[Count]:
-        """Count all instructions from here to the end of the block."""
-        count = Count()
-        self._tell("instrumentation on")
-        yield count
-        self._tell("dump")
-        self._tell("instrumentation off")
-        dump = max(self.server.directory.glob(f"{self.server.pid}.*"), key=lambda path: int(path.suffix[1:]))
-        found = _TOTALS.search(dump.read_text())
-        if found is None:
-            raise MeasurementFailed(f"callgrind has written no total into {dump.name}")
-        count.instructions = int(found[1])
-
-    def _tell(self, words: str) -> None:
-        command = ["vgdb", f"--pid={self.server.pid}", *words.split()]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            raise MeasurementFailed(f"{shlex.join(command)}: {ended.stderr or ended.stdout}")
+def _tell(server: RedisServer, words: str) -> None:
+    command = ["vgdb", f"--pid={server.pid}", *words.split()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise MeasurementFailed(f"{shlex.join(command)}: {ended.stderr or ended.stdout}")
 
 
 class Works:
@@ -146,7 +135,7 @@ class Works:
         self._traffic = Traffic()
         self._contacts, self._leads = self._traffic.contacts_and_leads(leads)
 
-    def leadview(self, case: str) -> Work:
+    def prepared(self, case: str) -> Work:
         """Returns the work of a case, once Redis is ready for it."""
         contacts, leads = self._contacts, self._leads
         stored: dict[str, list[Record]] = {NEW_CONTACTS: [], NEW_LEADS: contacts}
@@ -161,17 +150,9 @@ class Works:
         if " for " in case:
             return self._refused_or_free(*case.split(" for "))
         if case == READ_AGAIN:
-            return Work(len(leads), partial(find_applied, leads=leads, written=(self._live(),)))
-        records: dict[str, Iterable[Record]] = {
-            NEW_CONTACTS: contacts,
-            NEW_LEADS: leads,
-            DUPLICATES: leads,
-            LEADS_STAY: map(crm.another_note, leads),
-            SUMMARY_STAYS: map(crm.another_custom_field, contacts),
-            SUMMARY_CHANGES: map(crm.another_phone_number, contacts),
-        }
-        applied = list(intents(records[case]))
-        return Work(len(applied), partial(apply, applied=applied, written=(self._live(),)))
+            return _sliced(leads, partial(find_applied, written=(self._live(),)))
+        applied = list(intents({DUPLICATES: leads, **updates(contacts, leads)}[case]))
+        return _sliced(applied, partial(apply, generations=(self._live(),), max_documents=FULL.max_documents))
 
     def _live(self) -> GenerationId:
         with client(self._server) as redis:
@@ -205,46 +186,42 @@ class Works:
                 calls.append([b"EVALSHA", sha, len(keys), *keys, *arguments])
         return Work(len(calls), partial(send, commands=calls))
 
-    def plain_set(self, case: str) -> Work | None:
-        """Returns None unless the case is that of new leads."""
-        if case != NEW_LEADS:
-            return None
-        with client(self._server) as redis:
-            fill(self._server, [*self._traffic.access, *self._contacts, *self._leads])
-            names = list(redis.scan_iter(PREFIX + b"{*}*l*", 1000))
-            commands = [(b"SET", name, redis.get(name)) for name in names if redis.type(name) == b"string"]
-            redis.flushall()
-        return Work(len(commands), partial(send, commands=commands))
+
+def _sliced(items: Sequence[Any], step: Step) -> Work:
+    """Returns the work on these items in slices, as the projector does at full speed."""
+    return Work(len(items), lambda server: asyncio.run(_in_slices(server, items, step)))
 
 
-def apply(server: RedisServer, applied: Sequence[Intent], written: Generations) -> None:
-    """Apply these intents in slices, as the projector does at full speed."""
-    asyncio.run(_apply(server, applied, written))
+async def _in_slices(server: RedisServer, items: Sequence[Any], step: Step) -> None:
+    store = Store(ProjectorSettings(redis_url=server.url))
+    try:
+        for some in _slices(items):
+            await step(store, some)
+    finally:
+        await store.close()
 
 
-def find_applied(server: RedisServer, leads: Sequence[Record], written: Generations) -> None:
+async def find_applied(store: Store, leads: Sequence[Record], written: Generations) -> None:
     """Find out that these leads are already applied, as the projector does before it decodes what it reads again."""
-    asyncio.run(_find_applied(server, leads, written))
+    [heads] = (await stored_heads(store, {Partition(leads[0].topic, 0): leads}, written)).values()
+    if None in map(event_time, leads, heads):
+        raise MeasurementFailed("leads that are applied were not recognized")
 
 
-async def _find_applied(server: RedisServer, leads: Sequence[Record], written: Generations) -> None:
-    store = Store(ProjectorSettings(redis_url=server.url))
-    try:
-        for some in _slices(leads):
-            [heads] = (await stored_heads(store, {Partition(some[0].topic, 0): some}, written)).values()
-            if None in map(event_time, some, heads):
-                raise MeasurementFailed("leads that are applied were not recognized")
-    finally:
-        await store.close()
-
-
-async def _apply(server: RedisServer, applied: Sequence[Intent], written: Generations) -> None:
-    store = Store(ProjectorSettings(redis_url=server.url))
-    try:
-        for some in _slices(applied):
-            await apply_intents(store, some, written, max_documents=FULL.max_documents)
-    finally:
-        await store.close()
+def script_call(tenant: Tenant, lead_id: str, generation: GenerationId) -> list[bytes]:
+    """Returns the call of the API's script for a request for this lead."""
+    owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
+    command = scripts.serve(
+        key=names.api_key(owner, hashed),
+        organization=owner,
+        key_limit=names.key_limit(owner, hashed),
+        organization_limit=names.organization_limit(owner),
+        document=names.document(resources.LEAD, owner, generation, lead_id),
+        tag=api_keys.organization_tag(tenant.organization_id).encode(),
+        limits=struct.pack("<IIII", 100, 10, 300, 10),
+        etags=(),
+    )
+    return command.words()
 
 
 def send(server: RedisServer, commands: Sequence[Sequence[Any]]) -> None:
@@ -267,13 +244,10 @@ BENCHMARK = Benchmark(
     name="redis-work",
     what=(
         "Instructions that Redis executes for a record that the projector applies in calls of the usual size, and for "
-        "the script of a request, counted by Valgrind. For comparison, a pipelined SET of the same bytes."
+        "the script of a request, counted by Valgrind."
     ),
     metrics=(_WORK,),
-    subjects=(
-        Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),
-        Subject(_PLAIN, "limit", "the values that new leads have, one SET for each"),
-    ),
+    subjects=(Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),),
     cases=(
         *(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES, REQUESTS),
         *(_sized(status, size) for status in REFUSED_OR_FREE for size in (SMALL, LARGE)),

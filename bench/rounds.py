@@ -16,7 +16,7 @@ import psutil
 
 from bench import machine
 from bench.benchmark import Benchmark, Lab, Measure, Values
-from bench.outcome import Outcome, Round, Rounds
+from bench.outcome import Outcome, Round
 from bench.servers import cpu_seconds
 from devstack.jars import KAFKA
 
@@ -32,19 +32,17 @@ _QUIET_TIMEOUT_SECONDS = 20.0
 def run(benchmark: Benchmark, lab: Lab, report: Callable[[str], None]) -> Outcome:
     """Measure everything. `report` is called with each step before it is done. Raises MeasurementFailed."""
     date = datetime.now(UTC)
-    cases = (lab.quick and benchmark.quick_cases) or benchmark.cases
     count = 1 if lab.quick else benchmark.rounds
     measured: list[Round] = []
     for numbers in ([number] for number in range(count)) if benchmark.restarts_each_round else [range(count)]:
         with ExitStack() as stack:
             report(f"{benchmark.name}: starting servers and creating data")
             measures = _prepared(benchmark, lab, stack)
-            for number, case in product(numbers, cases):
+            for number, case in product(numbers, benchmark.cases):
                 report(f"{benchmark.name}: round {number + 1} of {count}, {case}")
                 measured += _round(lab, measures, number, case)
-    rounds = Rounds(measured)
     subjects = {each.subject for each in measured}
-    return Outcome(
+    found = Outcome(
         name=benchmark.name,
         what=benchmark.what,
         date=date.isoformat(timespec="seconds"),
@@ -53,11 +51,14 @@ def run(benchmark: Benchmark, lab: Lab, report: Callable[[str], None]) -> Outcom
         versions=machine.versions(),
         metrics=list(benchmark.metrics),
         subjects=[subject for subject in benchmark.subjects if subject.name in subjects],
-        cases=list(cases),
+        cases=list(benchmark.cases),
         rounds=measured,
-        targets=[verdict for target in benchmark.targets if (verdict := rounds.verdict(target))],
+        targets=[],
         left_out=dict(lab.left_out),
     )
+    for target in benchmark.targets:
+        found.judge(target)
+    return found
 
 
 def _prepared(benchmark: Benchmark, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:

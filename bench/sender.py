@@ -1,4 +1,5 @@
-"""A process that sends requests and measures latency: `python -m bench.sender`, with its order on standard input.
+"""A process that sends requests and measures latency, or sends events and measures the time until they are served over
+HTTP: `python -m bench.sender`, with its order on standard input.
 
 Closed loop (without a rate): each connection sends its next request as soon as it has its response. Open loop (with a
 rate): requests are due at fixed times, however fast the server is. A latency counts from the time at which its request
@@ -17,25 +18,36 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import cycle
 from math import inf
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
+from confluent_kafka import Producer
 from msgspec import Struct
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _DRAIN_SECONDS = 1.0
+_RETRY_SECONDS = 0.001
+_PROBE_CONNECTIONS = 32
+_PROBED_SECONDS = 120.0
+_FLUSH_SECONDS = 5.0
+_PRODUCER = {"acks": "all", "linger.ms": 1}
+_PAUSE_SECONDS = 0.1
+_COARSE_SECONDS = 0.005
 
 
-class Order(Struct):
-    """What to do. `requests` are whole HTTP requests, which are sent in turn. `rate` is in requests a second.
+class Order(Struct, tag=True):
+    """Send these requests, which are whole HTTP requests, in turn. `rate` is in requests a second.
 
-    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs
-    only while no other process needs its core. With `first`, it runs whenever it wants to, if it is allowed to (root
-    is): what it would wait for its core is not what it measures.
+    The process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs only while no
+    other process needs its core. With `first`, it runs whenever it wants to, if it is allowed to (root is): what it
+    would wait for its core is not what it measures.
     """
 
     port: int
@@ -43,13 +55,32 @@ class Order(Struct):
     seconds: float
     requests: list[bytes]
     rate: float | None = None
-    announce: bool = False
     idle: bool = False
     first: bool = False
 
 
+class Event(Struct, frozen=True):
+    """From this event on, the response to `request` contains `mark`. An event without a request is not probed."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    mark: bytes
+    request: bytes | None
+
+
+class ProbeOrder(Struct, tag=True):
+    """Send these events to Kafka, `rate` a second. Request the documents of those with a request until they show it."""
+
+    bootstrap_servers: str
+    port: int
+    rate: float
+    events: Sequence[Event]
+
+
 class Report(Struct):
-    """What was measured. Latencies are in seconds. `late` is the p99 of the sender's own delay behind its schedule."""
+    """What was measured. Latencies are in seconds. `late` is the p99 of the sender's own delay behind its schedule.
+    `failed` counts those of the `answered` ones that were not right."""
 
     answered: int
     failed: int
@@ -60,7 +91,7 @@ class Report(Struct):
     late: float = 0.0
     worst: float = 0.0
     failure: str = ""
-    """The first line of the first response that was not 200."""
+    """What was not right, such as the first line of the first response that was not 200."""
 
 
 class Connection:
@@ -95,108 +126,192 @@ class Connection:
         return received
 
 
+class Pool:
+    """Connections to a server. `idle` are those without a request in flight. They are used in turn, because a server
+    closes idle connections.
+    """
+
+    def __init__(self, port: int, count: int) -> None:
+        self.idle = deque(Connection(port) for _ in range(count))
+        self.connections = {each.socket.fileno(): each for each in self.idle}
+        self._epoll = select.epoll()
+        for number in self.connections:
+            self._epoll.register(number, select.EPOLLIN)
+
+    def receive(self, until: float) -> Iterator[tuple[Connection, bytes]]:
+        """Yields each whole response, and its connection, which is idle again. Waits for the first one until this time
+        at most. Raises ConnectionError."""
+        pause = until - perf_counter() - _COARSE_SECONDS
+        if pause < 0:  # a timeout of epoll itself is in milliseconds; that of select() is in microseconds
+            select.select([self._epoll], [], [], max(0.0, pause + _COARSE_SECONDS))
+        for number, _ in self._epoll.poll(max(0.0, pause)):
+            connection = self.connections[number]
+            response = connection.receive()
+            if response is not None:
+                self.idle.append(connection)
+                yield connection, response
+
+
 class Sender:
-    """Carries out an order."""
+    """Carries out an order to send requests."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._next = 0
-        self._connections = {each.socket.fileno(): each for each in self._open()}
-        self._epoll = select.epoll()
-        for number in self._connections:
-            self._epoll.register(number, select.EPOLLIN)
+        self._requests = cycle(order.requests)
+        self._pool = Pool(order.port, order.connections)
+        self._waiting: deque[float] = deque()
+        """The times at which the requests were due that no connection was free for."""
+        self._late: list[float] = []
         self._latencies: list[float] = []
         self._failed = 0
         self._failure = ""
         self._end = inf
 
-    def closed(self) -> Report:
-        started = now = perf_counter()
+    def run(self) -> Report:
+        pool = self._pool
+        started = due = now = perf_counter()
         self._end = min(self._end, started + self._order.seconds)
-        for connection in self._connections.values():
-            connection.send(self._request(), now)
-        while now < self._end:
-            ready = self._epoll.poll(_DRAIN_SECONDS)
-            for number, _ in ready:
-                connection = self._connections[number]
-                if self._receive(connection):
-                    connection.send(self._request(), perf_counter())
-            now = perf_counter()
-        return self._report(now - started)
-
-    def open(self, rate: float) -> Report:
-        idle = deque(self._connections.values())  # used in turn, because a server closes idle connections
-        waiting: deque[float] = deque()
-        late: list[float] = []
-        started = due = perf_counter()
-        self._end = min(self._end, started + self._order.seconds)
-        while (now := perf_counter()) < self._end + _DRAIN_SECONDS:
-            while due <= now and due < self._end:
-                waiting.append(due)
-                late.append(now - due)
-                due += 1 / rate
-            while waiting and idle:
-                idle.popleft().send(self._request(), waiting.popleft())
-            if due >= self._end and not waiting and len(idle) == len(self._connections):
+        while now < self._end + _DRAIN_SECONDS:
+            due = self._schedule(due, now)
+            while self._waiting and pool.idle:
+                pool.idle.popleft().send(next(self._requests), self._waiting.popleft())
+            if now >= self._end and not self._waiting and len(pool.idle) == len(pool.connections):
                 break
-            # A timeout of epoll itself is in milliseconds; that of select() is in microseconds.
-            select.select([self._epoll], [], [], self._pause(due))
-            for number, _ in self._epoll.poll(0):
-                connection = self._connections[number]
-                if self._receive(connection):
-                    idle.append(connection)
+            for connection, response in pool.receive(due if now < due < self._end else now + _PAUSE_SECONDS):
+                self._note(perf_counter() - connection.due, response)
+            now = perf_counter()
         answered = len(self._latencies)
-        busy = [each.due for each in self._connections.values() if each not in idle]
-        self._latencies += [now - each for each in (*waiting, *busy)]
-        return self._report(now - started, answered, percentile(sorted(late), 0.99))
+        busy = [each.due for each in pool.connections.values() if each not in pool.idle]
+        self._latencies += [now - each for each in (*self._waiting, *busy)]
+        return _report(self._latencies, self._late, answered, self._failed, self._failure, now - started)
 
     def end(self) -> None:
         """Stop: from now on no request is due."""
         self._end = perf_counter()
 
-    def _pause(self, due: float) -> float:
-        return max(0.0, due - perf_counter()) if due < self._end else _DRAIN_SECONDS
+    def _schedule(self, due: float, now: float) -> float:
+        """Let all requests wait that are due by now. Returns when the next one is due."""
+        if self._order.rate is None:
+            if now < self._end:
+                self._waiting.extend([now] * len(self._pool.idle))
+            return now
+        while due <= now and due < self._end:
+            self._waiting.append(due)
+            self._late.append(now - due)
+            due += 1 / self._order.rate
+        return due
 
-    def _open(self) -> list[Connection]:
-        return [Connection(self._order.port) for _ in range(self._order.connections)]
-
-    def _request(self) -> bytes:
-        requests = self._order.requests
-        self._next = (self._next + 1) % len(requests)
-        return requests[self._next]
-
-    def _receive(self, connection: Connection) -> bool:
-        """Receive a part of a response. Returns whether it is complete now."""
-        response = connection.receive()
-        if response is None:
-            return False
-        self._latencies.append(perf_counter() - connection.due)
+    def _note(self, seconds: float, response: bytes) -> None:
+        self._latencies.append(seconds)
         if response[9:12] != b"200":
             self._failed += 1
             self._failure = self._failure or response.split(b"\r\n", 1)[0].decode(errors="replace")
-        return True
-
-    def _report(self, seconds: float, answered: int | None = None, late: float = 0.0) -> Report:
-        ordered = sorted(self._latencies)
-        p50, p99, p999, worst = (percentile(ordered, share) for share in (0.5, 0.99, 0.999, 1.0))
-        count = len(ordered) if answered is None else answered
-        return Report(count, self._failed, seconds, p50, p99, p999, late, worst, self._failure)
 
 
-def percentile(ordered: list[float], share: float) -> float:
+class _Probe(Struct, order=True):
+    """An event whose document is requested until it shows the event: next at the time `at`."""
+
+    at: float
+    produced: float
+    mark: bytes
+    request: bytes
+
+
+class Prober:
+    """Carries out an order to probe events.
+
+    The document of a probed event is requested as soon as the event was produced, and again, usually a millisecond
+    after each response that does not show it yet. The time of an event starts at the call of the producer, so it
+    includes linger and acknowledgement; it ends with the whole response that shows it. Events are due at fixed times,
+    even if others are late.
+    """
+
+    def __init__(self, order: ProbeOrder) -> None:
+        self._order = order
+        self._producer = Producer({**_PRODUCER, "bootstrap.servers": order.bootstrap_servers})
+        self._producer.list_topics(timeout=10)  # so that it is connected before the first event
+        self._pool = Pool(order.port, _PROBE_CONNECTIONS)
+        self._waiting: list[_Probe] = []
+        self._in_flight: dict[Connection, _Probe] = {}
+        self._times: list[float] = []
+        self._late: list[float] = []
+
+    def run(self) -> Report:
+        """Returns the times until the events were visible. `failed` counts those that never were."""
+        events, at = self._order.events, 0
+        started = due = perf_counter()
+        ended = started + len(events) / self._order.rate
+        while (now := perf_counter()) < ended + _PROBED_SECONDS:
+            while at < len(events) and due <= now:
+                self._late.append(now - due)
+                self._produce(events[at])
+                at, due = at + 1, due + 1 / self._order.rate
+            self._send_due()
+            if at == len(events) and not self._waiting and not self._in_flight:
+                break
+            self._receive(due if at < len(events) else now + 1.0)
+        seconds = perf_counter() - started
+        self._producer.flush(_FLUSH_SECONDS)
+        missing = len(self._waiting) + len(self._in_flight)
+        probes = len(self._times) + missing
+        return _report(self._times, self._late, probes, missing, "an event was never served", seconds)
+
+    def _produce(self, event: Event) -> None:
+        produced = perf_counter()
+        self._producer.produce(event.topic, event.value, event.key)
+        self._producer.poll(0)
+        if event.request is not None:
+            heappush(self._waiting, _Probe(produced, produced, event.mark, event.request))
+
+    def _send_due(self) -> None:
+        """Send the requests that are due, as long as there are idle connections."""
+        while self._waiting and self._pool.idle and self._waiting[0].at <= perf_counter():
+            probe, connection = heappop(self._waiting), self._pool.idle.popleft()
+            self._in_flight[connection] = probe
+            connection.send(probe.request, probe.produced)
+
+    def _receive(self, until: float) -> None:
+        """Receive responses. Waits for the first one at most until something is due."""
+        if self._waiting and self._pool.idle:
+            until = min(until, self._waiting[0].at)
+        for connection, response in self._pool.receive(until):
+            probe, now = self._in_flight.pop(connection), perf_counter()
+            if probe.mark in response:
+                self._times.append(now - probe.produced)
+            else:
+                probe.at = now + _RETRY_SECONDS
+                heappush(self._waiting, probe)
+
+
+def _report(
+    latencies: list[float], late: list[float], answered: int, failed: int, failure: str, seconds: float
+) -> Report:
+    """Returns the report of these latencies and of these delays of the sender."""
+    latencies.sort()
+    late.sort()
+    p50, p99, p999, worst = (_percentile(latencies, share) for share in (0.5, 0.99, 0.999, 1.0))
+    return Report(answered, failed, seconds, p50, p99, p999, _percentile(late, 0.99), worst, failure)
+
+
+def _percentile(ordered: list[float], share: float) -> float:
     """The percentile of sorted numbers; 0 if there are none."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-def use_fine_timers() -> None:
+def _use_fine_timers() -> None:
     """Let this process wake up at the exact time: by default the kernel may wake it up to 50 µs late."""
     if _TIMER_SLACK.exists():
         _TIMER_SLACK.write_text("1")
 
 
 def main() -> None:
-    use_fine_timers()
-    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
+    _use_fine_timers()
+    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order | ProbeOrder)
+    found = Prober(order).run() if isinstance(order, ProbeOrder) else _send(order)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+def _send(order: Order) -> Report:
     if order.idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if order.first:
@@ -204,11 +319,8 @@ def main() -> None:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     sender = Sender(order)
     signal.signal(signal.SIGTERM, lambda *_: sender.end())
-    if order.announce:
-        sys.stdout.buffer.write(b"\n")
-        sys.stdout.buffer.flush()
-    report = sender.closed() if order.rate is None else sender.open(order.rate)
-    sys.stdout.buffer.write(msgspec.json.encode(report))
+    print(flush=True)
+    return sender.run()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from devstack.interrupt import uninterrupted
 from devstack.leash import leash
@@ -18,7 +18,8 @@ class ServerFailed(RuntimeError):
 
 
 class Child:
-    """One process. Its output is appended to `log`. With `piped`, the caller reads and writes its standard streams.
+    """One process, and a context manager that stops it. Its output is appended to `log`. With `piped`, the caller reads
+    and writes its standard streams.
 
     `directory` is its working directory, and `environment` contains all of its variables. By default, both are those of
     this process.
@@ -108,6 +109,12 @@ class Child:
         """Returns an error to raise. Its message contains the end of the log."""
         tail = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         return ServerFailed(f"{self._process.args!r} {what}\n{tail}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
 
     def _end(self, timeout: float) -> None:
         try:

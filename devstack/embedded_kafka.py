@@ -32,58 +32,40 @@ from devstack.child import Child
 _ROOT = Path(__file__).parents[1]
 _PRODUCER = 0
 _ERROR_SIZE = 512
-_REPLICAS = 1
+_BROKERS = _REPLICAS = 1
 _FIRST_BROKER = 1
 _GROUP_DELAY_MILLISECONDS = 100
 
 
-class EmbeddedKafka:
-    """The process. When `start` returns, it serves. A context manager that stops it."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "devstack.embedded_kafka"]
-        self._child = Child(command, log=directory / "kafka.log", directory=_ROOT, piped=True)
-        self.bootstrap_servers = self._read_line()
+class EmbeddedKafka(Child):
+    """The process. When `start` returns, it serves. Its records are lost when it ends."""
 
     @classmethod
     def start(cls, directory: Path) -> Self:
         """Start the process. Its log is in `directory`. Raises ServerFailed."""
         return cls(directory)
 
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def check_running(self) -> None:
-        """Raises ServerFailed if the process has ended."""
-        self._child.check_running()
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "devstack.embedded_kafka"]
+        super().__init__(command, log=directory / "kafka.log", directory=_ROOT, piped=True)
+        self.bootstrap_servers = self._read_line()
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
         """Create the topic. Raises ValueError, also if the topic exists."""
-        requests, _ = self._child.pipes
+        requests, _ = self.pipes
         requests.write(f"{name} {partitions}\n".encode())
         requests.flush()
         answer = self._read_line()
         if answer != "ok":
             raise ValueError(answer)
 
-    def stop(self) -> None:
-        """Stop the process. Its records are lost."""
-        self._child.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.stop()
-
     def _read_line(self) -> str:
-        _, output = self._child.pipes
+        _, output = self.pipes
         line = output.readline()
         if not line:
-            self._child.stop()
-            raise self._child.failure("ended without a reply")
+            self.stop()
+            raise self.failure("ended without a reply")
         return line.decode().strip()
 
 
@@ -94,9 +76,9 @@ class MockClusterFailed(RuntimeError):
 class MockCluster:
     """A broker in this process. It listens on loopback until the process ends."""
 
-    def __init__(self, brokers: int = 1) -> None:
+    def __init__(self) -> None:
         self._library = _load()
-        self._cluster = self._library.rd_kafka_mock_cluster_new(_client(self._library), brokers)
+        self._cluster = self._library.rd_kafka_mock_cluster_new(_client(self._library), _BROKERS)
         if not self._cluster:
             raise MockClusterFailed("librdkafka could not create a mock cluster")
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, _GROUP_DELAY_MILLISECONDS)

@@ -3,14 +3,14 @@
 from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
-from uuid import UUID
 
 from msgspec.structs import replace
 
 from devstack import fiction
-from devstack.fiction import Place
+from devstack.fiction import Place, uuid
 from schemas import events
-from schemas.api_keys import key_hash
+from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
+from schemas.base62 import ALPHABET
 
 E = TypeVar("E", events.Lead, events.Contact)
 
@@ -22,10 +22,6 @@ _NEXT: dict[events.Stage, tuple[events.Stage, ...]] = {
     "ACCEPTED": (),
     "REJECTED": ("IN_PROGRESS",),
 }
-
-
-def uuid(random: Random) -> str:
-    return str(UUID(int=random.getrandbits(128), version=4))
 
 
 def new_contact(random: Random, organization_id: str, time: datetime) -> events.Contact:
@@ -61,6 +57,11 @@ def new_lead(random: Random, place: Place, contact: events.Contact, time: dateti
         tags=random.sample(fiction.TAGS, random.choice((0, 0, 1, 1, 2))),
         events=fiction.requested_events(random, place, kind, time),
     )
+
+
+def new_key(random: Random, organization_id: str) -> str:
+    """Returns an API key in plain text."""
+    return mint(organization_id, "".join(random.choices(ALPHABET, k=RANDOM_LENGTH)))
 
 
 def new_api_key(
@@ -126,6 +127,11 @@ def edited(random: Random, contact: events.Contact, time: datetime) -> events.Co
         {"custom_fields": fiction.custom_fields(random)},
     )
     return touched(random, contact, time, **random.choice(changes))
+
+
+def gone(entity: events.Entity) -> events.Deleted:
+    """Returns what the event of the deletion says."""
+    return events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
 
 
 def _more(lead: events.Lead, notes: int = 0, tasks: int = 0, quotes: int = 0) -> events.Counts:

@@ -62,6 +62,10 @@ _REFERRERS = (
 _CAMPAIGNS = ("spring", "last-minute", "winter-gala", "été")
 
 
+def uuid(random: Random) -> str:
+    return str(UUID(int=random.getrandbits(128), version=4))
+
+
 def kind(random: Random) -> str:
     return random.choice(tuple(_KINDS))
 
@@ -116,7 +120,7 @@ def _requested(random: Random, place: Place, kind: str, now: datetime) -> events
     day = (now + timedelta(days=random.randrange(20, 400))).astimezone(place.zone)
     starts_at = day.replace(hour=random.randrange(9, 20), minute=random.choice((0, 30)), second=0, microsecond=0)
     return events.RequestedEvent(
-        id=str(UUID(int=random.getrandbits(128), version=4)),
+        id=uuid(random),
         starts_at=starts_at if random.random() < 0.9 else None,
         length_hours=hours + random.choice((-1, -0.5, 0, 0, 1.25)),
         guests=guests * random.randrange(5, 16) // 10 if random.random() < 0.9 else None,

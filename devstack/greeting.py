@@ -92,10 +92,7 @@ def _lines(base_url: str, tenant: Tenant, other: Tenant, etag: str | None) -> It
     yield from curl("a lead, with the summary of its contact", f"/leads/{tenant.lead_id}", key)
     yield from curl("the contact, with its custom fields", contact, key)
     if etag:
-        yield from curl("304 Not Modified, as long as the contact does not change", contact, key, _condition(etag))
+        condition = f"-H 'If-None-Match: {etag}'"
+        yield from curl("304 Not Modified, as long as the contact does not change", contact, key, condition)
     yield from curl("a lead of another organization: 404, as if it did not exist", f"/leads/{other.lead_id}", key)
     yield from curl("the description of the API (OpenAPI 3.1), without a key", "/openapi.json")
-
-
-def _condition(etag: str) -> str:
-    return f"-H 'If-None-Match: {etag}'"

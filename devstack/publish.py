@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -26,11 +27,13 @@ from devstack.greeting import greeting
 from devstack.interrupt import ended_by_signals
 from devstack.sample import Crm, Message, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox, unsteady
+from devstack.threads import in_thread
 from schemas.resources import BY_TOPIC
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 SANDBOX = "the same keys, ids and documents on every machine (docs/sandbox.md); not for production"
 _CHECK_SECONDS = 1.0
+_CHANGES_PER_SECOND = 3.0
 PARTITIONS = 6
 _REACH_SECONDS = 10.0
 _FLUSH_SECONDS = 30.0
@@ -65,8 +68,8 @@ def connection(settings: ProjectorSettings) -> dict[str, str | int | float | boo
     return {name: value for name, value in options.items() if value is not None}
 
 
-def create_missing_topics(settings: ProjectorSettings) -> list[str]:
-    """Create the topics that do not exist, with compaction. Returns the created topics. Raises StackFailed."""
+def create_missing_topics(settings: ProjectorSettings) -> None:
+    """Create the topics that do not exist, with compaction. Raises StackFailed."""
     client = AdminClient(connection(settings))
     try:
         existing = client.list_topics(timeout=_REACH_SECONDS).topics
@@ -76,10 +79,8 @@ def create_missing_topics(settings: ProjectorSettings) -> list[str]:
             created.result(_FLUSH_SECONDS)
     except KafkaException as exception:
         reason = exception.args[0]
-        if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:  # another process created it first
-            return []
-        raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} failed: {reason.str()}") from exception
-    return missing
+        if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # in that case, another process created it first
+            raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} failed: {reason.str()}") from exception
 
 
 class Publisher:
@@ -153,28 +154,18 @@ def main() -> int:
 
 def _publish(options: argparse.Namespace, settings: ProjectorSettings) -> None:
     create_missing_topics(settings)
-    crm, changes_per_second = _crm(options)
+    crm: Crm = Sandbox() if options.sandbox else SampleCrm(secrets.randbits(64))
     publisher = Publisher(settings)
     publisher.publish(crm.initial())
     print(f"Sample data was sent and will appear at {options.base_url}.\n", flush=True)
     limits, personas = "100 requests in 10 s, unless the settings differ", PERSONAS if options.sandbox else ()
     print(greeting(options.base_url, crm.tenants, limits=limits, personas=personas), flush=True)
-    stop = threading.Event()
-    thread = threading.Thread(target=publisher.keep_publishing, args=(crm, changes_per_second, stop), daemon=True)
+    rate = CHANGES_PER_SECOND if options.sandbox else _CHANGES_PER_SECOND
     with ExitStack() as exits:
-        thread.start()
-        exits.callback(thread.join)
-        exits.callback(stop.set)
+        exits.enter_context(in_thread(partial(publisher.keep_publishing, crm, rate)))
         if options.sandbox:
             exits.enter_context(unsteady(settings, UNSTEADY_ORGANIZATION))
         _watch(publisher, options.alive_file)
-
-
-def _crm(options: argparse.Namespace) -> tuple[Crm, float]:
-    """Returns the core product, and its changes per second."""
-    if options.sandbox:
-        return Sandbox(), CHANGES_PER_SECOND
-    return SampleCrm(options.seed, contacts=max(3, options.leads * 3 // 5), leads=options.leads), options.rate
 
 
 def _watch(publisher: Publisher, alive_file: Path | None) -> None:
@@ -189,33 +180,9 @@ def _watch(publisher: Publisher, alive_file: Path | None) -> None:
         pause.wait(_CHECK_SECONDS)
 
 
-def rate(text: str) -> float:
-    """Parses the number of changes per second. Raises ValueError."""
-    value = float(text)
-    if not 0 <= value <= 10_000:  # also rejects nan
-        raise ValueError
-    return value
-
-
-def leads(text: str) -> int:
-    """Parses the number of leads. Raises ValueError."""
-    value = int(text)
-    if not 3 <= value <= 10_000_000:
-        raise ValueError
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m devstack.publish", description=__doc__)
-    parser.add_argument("--sandbox", action="store_true", help=f"{SANDBOX}; it ignores --rate, --leads and --seed")
-    parser.add_argument("--rate", type=rate, default=3.0, help="changes per second (default: 3)")
-    parser.add_argument("--leads", type=leads, default=200, help="number of sample leads, at least 3 (default: 200)")
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=secrets.randbits(64),
-        help="anyone who knows the seed can compute the API keys (default: a secret seed)",
-    )
+    parser.add_argument("--sandbox", action="store_true", help=SANDBOX)
     parser.add_argument(
         "--base-url", default="http://127.0.0.1:8000", help="base URL of the API, for the commands that are printed"
     )

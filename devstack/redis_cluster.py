@@ -1,9 +1,10 @@
 """A Redis Cluster of real redis-servers. Its slots can be moved, and replicas can be promoted."""
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from redis.exceptions import ResponseError
 
@@ -14,6 +15,12 @@ from devstack.waiting import wait_until
 _KEYS = 100
 _MANUAL_FAILOVER_SECONDS = 6.0
 """Redis gives up after five, for example if the other primaries voted in the same shard a moment ago."""
+
+
+class Move(Protocol):
+    """Moves keys of a slot to its new primary, at most `max_keys`."""
+
+    def __call__(self, max_keys: int = ..., /) -> None: ...
 
 
 class RedisCluster:
@@ -81,8 +88,8 @@ class RedisCluster:
 
     def move_slot(self, slot: int, target: RedisServer) -> None:
         """Move a slot as redis-cli does, key by key, while it is in use."""
-        with self.moving(slot, target) as move:
-            move()
+        with self.moving(slot, target):
+            pass
 
     @contextmanager
     def keeping_slots(self) -> Iterator[None]:
@@ -93,9 +100,25 @@ class RedisCluster:
             for slot in slots - _slots(primary):
                 self.move_slot(slot, primary)
 
-    def moving(self, slot: int, target: RedisServer) -> "SlotMove":
-        """Returns a context manager: inside, the slot is being moved. Calling it moves keys."""
-        return SlotMove(self, slot, self.owner(slot), target)
+    @contextmanager
+    def moving(self, slot: int, target: RedisServer) -> Iterator[Move]:
+        """Inside, the slot is being moved. The keys that are left at the end are moved then."""
+        source, name = self.owner(slot), _ask(target, "CLUSTER MYID")
+        _ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", _ask(source, "CLUSTER MYID"))
+        _ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", name)
+
+        def move(max_keys: int = sys.maxsize) -> None:
+            while max_keys > 0 and (keys := _ask(source, "CLUSTER GETKEYSINSLOT", slot, min(max_keys, _KEYS))):
+                _ask(source, "MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *keys)
+                max_keys -= len(keys)
+
+        try:
+            yield move
+        finally:
+            move()
+            others = [node for node in self._running() if node is not target and _slots(node)]
+            for node in [target, *others]:
+                _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
 
     def fail_over(self, number: int) -> RedisServer:
         """Kill a primary, and promote its replica with the data that it has. Returns that replica."""
@@ -134,20 +157,9 @@ class RedisCluster:
         """Wait until the replica of this primary has all of its data."""
         wait_until(self.replicas[number].is_in_step, "the replica is in step")
 
-    @contextmanager
-    def losing(self, number: int) -> Iterator[None]:
+    def losing(self, number: int) -> AbstractContextManager[None]:
         """Inside, the replica receives no writes, so `fail_over` loses what the primary acknowledges."""
-        cut_off(self.primaries[number], self.replicas[number])
-        try:
-            yield
-        finally:
-            self.replicas[number].resume()
-
-    def announce(self, slot: int, owner: RedisServer) -> None:
-        """Tell every node which node serves the slot now."""
-        name = _ask(owner, "CLUSTER MYID")
-        for node in [owner, *(node for node in self._running() if node is not owner and _slots(node))]:
-            _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
+        return losing(self.primaries[number], self.replicas[number])
 
     def lose(self, number: int, heir: RedisServer) -> None:
         """Lose a shard for good: kill its primary and its replica, and give its slots, empty, to another primary, as
@@ -203,36 +215,16 @@ class RedisCluster:
         return [node for node in [*self.primaries, *self.replicas] if node.running]
 
 
-class SlotMove:
-    """A slot that is being moved."""
-
-    def __init__(self, cluster: RedisCluster, slot: int, source: RedisServer, target: RedisServer) -> None:
-        self._cluster, self._slot, self._source, self._target = cluster, slot, source, target
-
-    def __enter__(self) -> Self:
-        _ask(self._target, "CLUSTER SETSLOT", self._slot, "IMPORTING", _ask(self._source, "CLUSTER MYID"))
-        _ask(self._source, "CLUSTER SETSLOT", self._slot, "MIGRATING", _ask(self._target, "CLUSTER MYID"))
-        return self
-
-    def __call__(self, max_keys: int = 10**9) -> None:
-        """Move keys of the slot to the target, at most `max_keys`."""
-        while max_keys > 0 and (keys := _ask(self._source, "CLUSTER GETKEYSINSLOT", self._slot, min(max_keys, _KEYS))):
-            _ask(self._source, "MIGRATE", self._target.host, self._target.port, "", 0, 5000, "KEYS", *keys)
-            max_keys -= len(keys)
-
-    def __exit__(self, error: object, *_: object) -> None:
-        self()
-        self._cluster.announce(self._slot, self._target)
-
-
-def cut_off(primary: RedisServer, replica: RedisServer) -> None:
-    """Pause a replica and close its connection, because it would read what is in the sockets when it resumes.
-
-    The replica has every write that the primary acknowledged before this call. Other writes may continue.
-    """
+@contextmanager
+def losing(primary: RedisServer, replica: RedisServer) -> Iterator[None]:
+    """Inside, the replica receives no writes. It has every write that the primary acknowledged before."""
     keep_up(primary)
     replica.pause()
-    _ask(primary, "CLIENT KILL", "TYPE", "replica")
+    _ask(primary, "CLIENT KILL", "TYPE", "replica")  # it would read what is in the sockets when it resumes
+    try:
+        yield
+    finally:
+        replica.resume()
 
 
 def keep_up(primary: RedisServer) -> None:
@@ -284,14 +276,9 @@ def _wait_for(node: RedisServer, *words: Any) -> None:
 
 def _slots(node: RedisServer) -> set[int]:
     """Returns the slots that a node says it serves itself."""
-    found: set[int] = set()
-    for line in str(_ask(node, "CLUSTER NODES", raw=True)).splitlines():
-        words = line.split()
-        if "myself" in words[2]:
-            for part in (word for word in words[8:] if not word.startswith("[")):
-                first, _, last = part.partition("-")
-                found |= set(range(int(first), int(last or first) + 1))
-    return found
+    nodes: dict[str, Any] = _ask(node, "CLUSTER NODES")
+    [own] = [each for each in nodes.values() if "myself" in each["flags"]]
+    return {slot for part in own["slots"] for slot in range(int(part[0]), int(part[-1]) + 1)}
 
 
 def _ask_all(node: RedisServer, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -302,8 +289,6 @@ def _ask_all(node: RedisServer, commands: Sequence[Sequence[Any]]) -> list[Any]:
         return list(pipeline.execute(raise_on_error=False))
 
 
-def _ask(node: RedisServer, *words: Any, raw: bool = False) -> Any:
+def _ask(node: RedisServer, *words: Any) -> Any:
     with node.client() as client:
-        if raw:
-            client.response_callbacks.clear()
         return client.execute_command(*words)

@@ -1,7 +1,6 @@
 """A Redis master with a replica and a Sentinel that watches them, on loopback."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,7 +8,7 @@ from redis import Redis, exceptions
 
 from devstack.child import Child
 from devstack.ports import free_port
-from devstack.redis_cluster import cut_off, keep_up
+from devstack.redis_cluster import keep_up, losing
 from devstack.redis_server import NOT_READY, RedisServer, redis_program
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 
@@ -48,14 +47,9 @@ class RedisSentinel:
         """The first Sentinel in the URL does not exist, so a client must ask the next one."""
         return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{MASTER}"
 
-    @contextmanager
-    def losing(self) -> Iterator[None]:
+    def losing(self) -> AbstractContextManager[None]:
         """Inside, the replica receives no writes, so `fail_over` loses what the master acknowledges."""
-        cut_off(self.master, self.replica)
-        try:
-            yield
-        finally:
-            self.replica.resume()
+        return losing(self.master, self.replica)
 
     def fail_over(self, timeout: float = PATIENCE_SECONDS) -> None:
         """Kill the master, and wait until the Sentinel has promoted the replica with the data that it has."""
@@ -96,9 +90,6 @@ class RedisSentinel:
         directory = self._directory / f"server-{self._servers}"
         return self._stack.enter_context(RedisServer.start(directory, options=[*_AT_ONCE, *options]))
 
-    def _sentinel(self) -> Redis:
-        return Redis(port=self.port, socket_timeout=5.0)
-
     def _launch(self, directory: Path) -> Child:
         directory.mkdir(parents=True)
         configuration = directory / "sentinel.conf"
@@ -121,6 +112,6 @@ class RedisSentinel:
 
     def _ask(self, method: str) -> Any:
         """Returns what the Sentinel says about the master; None if it does not answer, or does not know it."""
-        with self._sentinel() as sentinel, suppress(*NOT_READY, exceptions.ResponseError):
+        with Redis(port=self.port, socket_timeout=5.0) as sentinel, suppress(*NOT_READY, exceptions.ResponseError):
             return getattr(sentinel, method)(MASTER)
         return None

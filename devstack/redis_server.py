@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from redis import Redis, exceptions
 from redis.backoff import NoBackoff
@@ -56,7 +56,7 @@ def _existing(program: Path) -> Path:
 
 
 class RedisServer:
-    """One server, which is ready when `start` returns. A context manager that stops it."""
+    """One server, which has loaded its data when `start` or `restart` returns. A context manager that stops it."""
 
     def __init__(
         self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool, place: Place
@@ -190,8 +190,10 @@ class RedisServer:
     def _answers(self) -> bool:
         self._child.check_running()
         with self.client() as client, suppress(*NOT_READY):
-            # Another server on this port would respond as well, so the process id is compared.
-            return bool(client.info("server")["process_id"] == self.pid)
+            # Another server on this port would respond as well, so the process id is compared. While a server loads its
+            # data, it answers this and refuses all else.
+            found: Any = client.info()
+            return bool(found["process_id"] == self.pid and not found["loading"])
         return False
 
     def _add_slots(self, slots: range) -> None:

@@ -6,8 +6,9 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -17,12 +18,12 @@ from devstack.interrupt import uninterrupted
 from devstack.leash import Scratch
 from devstack.live_view import LiveView
 from devstack.ports import free_port
-from devstack.publish import SANDBOX, leads, rate
+from devstack.publish import SANDBOX
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.stack import Stack
 from leadview.metrics_port import listen
-from schemas.redis_url import Host, redis_url
+from schemas.redis_url import redis_url
 from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
 
 DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Redis and Kafka: nothing has to be
@@ -36,6 +37,8 @@ EMBEDDED_KAFKA = (
     "This Kafka is embedded: producers in Java cannot use it, and it creates no topics on request. "
     "For both, add --apache-kafka."
 )
+
+N = TypeVar("N", int, float)
 
 _KNOWN_SEED = 1
 _CHECK_SECONDS = 0.2
@@ -80,14 +83,17 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     return arguments
 
 
-def _any_port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise ValueError
-    return value
+def _number(name: str, kind: Callable[[str], N], least: float, most: float) -> Callable[[str], N]:
+    """Returns a parser of numbers within these bounds, for argparse: its errors call them by this name."""
 
+    def parse(text: str) -> N:
+        value = kind(text)
+        if not least <= value <= most:  # also rejects nan
+            raise ValueError
+        return value
 
-_any_port.__name__ = "port"  # argparse uses the name in its error message
+    parse.__name__ = name
+    return parse
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,10 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     kafka.add_argument("--kafka", metavar="HOST:PORT", help="use your own Kafka; missing topics are created")
     kafka.add_argument("--apache-kafka", action="store_true", help="start Apache Kafka (needs Java 17; Maven, once)")
     parser.add_argument(
-        "--port", type=_any_port, help="port of the API (default: 8000, or a free one if it is in use; 0: any)"
+        "--port",
+        type=_number("port", int, 0, 65_535),
+        help="port of the API (default: 8000, or a free one if it is in use; 0: any)",
     )
-    parser.add_argument("--rate", type=rate, help="changes per second (default: 3)")
-    parser.add_argument("--leads", type=leads, help="number of sample leads, at least 3 (default: 200)")
+    parser.add_argument("--rate", type=_number("rate", float, 0, 10_000), help="changes per second (default: 3)")
+    parser.add_argument(
+        "--leads", type=_number("leads", int, 3, 10_000_000), help="number of sample leads, at least 3 (default: 200)"
+    )
     parser.add_argument("--no-live", dest="live", action="store_false", help="no live view")
     return parser
 
@@ -158,7 +168,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
         limits = f"{settings.key_rate_limit} per key, {settings.organization_rate_limit} per organization"
         text = greeting(
             stack.base_url,
-            stack.tenants,
+            crm.tenants,
             limits=limits,
             etag=etag,
             addresses=stack.addresses,
@@ -252,15 +262,12 @@ _REACH_SECONDS = 5.0
 
 def reach_redis(url: str) -> None:
     """Raises StackFailed if no host of the URL accepts a connection. The projector and the API check the login."""
-    failures = [_failure(address) for address in redis_url(url).hosts]
-    if all(failures):
-        raise StackFailed("; ".join(str(failure) for failure in failures))
-
-
-def _failure(address: Host) -> str | None:
-    try:
-        socket.create_connection(address, _REACH_SECONDS).close()
-    except OSError as error:
-        host, port = address
-        return f"Redis at {host}:{port} cannot be reached: {error.strerror or error}"
-    return None
+    failures = []
+    for host, port in redis_url(url).hosts:
+        try:
+            socket.create_connection((host, port), _REACH_SECONDS).close()
+        except OSError as error:
+            failures.append(f"Redis at {host}:{port} cannot be reached: {error.strerror or error}")
+        else:
+            return
+    raise StackFailed("; ".join(failures))

@@ -12,10 +12,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from devstack import entities
+from devstack import entities, fiction
 from devstack.fiction import PLACES
-from schemas import base62, events
-from schemas.api_keys import RANDOM_LENGTH, mint
+from schemas import events
 from schemas.envelopes import event_type
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind
 
@@ -82,7 +81,7 @@ class SampleCrm:
         self._random = Random(seed)  # noqa: S311 - it must be repeatable, and the keys only give access to sample data
         self._now = now
         self._max_leads = leads + leads // 5
-        self._places = {self._uuid(): PLACES[index % len(PLACES)] for index in range(organizations)}
+        self._places = {fiction.uuid(self._random): PLACES[index % len(PLACES)] for index in range(organizations)}
         self.contacts: dict[str, events.Contact] = {}
         self.leads: dict[str, events.Lead] = {}
         self._people: dict[str, list[str]] = {organization: [] for organization in self._places}
@@ -91,11 +90,6 @@ class SampleCrm:
         self._api_keys: list[events.ApiKey] = []
         self._fill(contacts, leads)
         self._kept = {record for tenant in self.tenants for record in (tenant.lead_id, tenant.contact_id)}
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """The id and a plain-text API key of each organization."""
-        return [(tenant.organization_id, tenant.api_key) for tenant in self.tenants]
 
     def initial(self) -> Iterator[Message]:
         """Yields the whole state, organizations and keys first. The time of each event is now, as in an export."""
@@ -172,14 +166,13 @@ class SampleCrm:
                 self._add_tenant(lead)
 
     def _add_tenant(self, lead: events.Lead) -> None:
-        own = lead.organization_id
-        key = self._mint(own)
+        own, random = lead.organization_id, self._random
+        key = entities.new_key(random, own)
         self.tenants.append(Tenant(own, key, lead.id, lead.contact_id))
         created_at = self._past(own)
-        self._api_keys += (
-            entities.new_api_key(self._random, own, "Website", key, created_at),
-            entities.new_api_key(self._random, own, "Former agency", self._mint(own), created_at, revoked=True),
-        )
+        self._api_keys.append(entities.new_api_key(random, own, "Website", key, created_at))
+        former = entities.new_key(random, own)
+        self._api_keys.append(entities.new_api_key(random, own, "Former agency", former, created_at, revoked=True))
 
     def _add_contact(self, organization: str, time: datetime) -> events.Contact:
         contact = entities.new_contact(self._random, organization, time)
@@ -222,13 +215,12 @@ class SampleCrm:
 
     def _deleted(self, kind: Kind, entity: events.Entity) -> Message:
         """Returns a delete: usually an event, sometimes a tombstone."""
-        gone = events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
-        message = self._message(kind, gone, "deleted")
+        message = self._message(kind, entities.gone(entity), "deleted")
         return message if self._random.random() < 0.7 else message._replace(value=None)
 
     def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
-        own = entity.organization_id
-        return message(kind, entity, event_id=self._uuid(), source="/crm/sample", time=self._time(own), verb=verb)
+        event_id, time = fiction.uuid(self._random), self._time(entity.organization_id)
+        return message(kind, entity, event_id=event_id, source="/crm/sample", time=time, verb=verb)
 
     def _time(self, organization: str) -> datetime:
         """Returns the present time in the time zone of the organization."""
@@ -236,9 +228,3 @@ class SampleCrm:
 
     def _past(self, organization: str) -> datetime:
         return self._time(organization) - timedelta(seconds=self._random.randrange(3600, 120 * 86400))
-
-    def _mint(self, organization: str) -> str:
-        return mint(organization, "".join(self._random.choices(base62.ALPHABET, k=RANDOM_LENGTH)))
-
-    def _uuid(self) -> str:
-        return entities.uuid(self._random)

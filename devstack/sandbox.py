@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, NamedTuple
 
 import redis
 from msgspec.structs import replace
 
 from devstack.child import StackFailed
+from devstack.entities import gone
 from devstack.sample import Message, Tenant, message
+from devstack.threads import in_thread
 from schemas import events, examples, names
 from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
 from schemas.layouts import JOB_DUE
@@ -155,8 +158,8 @@ class Sandbox:
         yield from (self._message(CONTACT, contact) for contact in _CONTACTS)
         yield from (self._message(LEAD, lead) for lead in _LEADS)
         yield self._changed()
-        yield self._message(CONTACT, _gone(_DELETED_CONTACT), "deleted")
-        yield self._message(LEAD, _gone(_DELETED_LEAD), "deleted")
+        yield self._message(CONTACT, gone(_DELETED_CONTACT), "deleted")
+        yield self._message(LEAD, gone(_DELETED_LEAD), "deleted")
 
     def changes(self) -> Iterator[Message]:
         """Yields changes of the one lead that changes, without end. Each is what the lead is at that time."""
@@ -190,10 +193,6 @@ def _api_key(place: int, persona: Persona) -> events.ApiKey:
     )
 
 
-def _gone(entity: events.Entity) -> events.Deleted:
-    return events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
-
-
 PERIOD_SECONDS, AWAY_SECONDS = 10, 3
 """The organization is away in the first `AWAY_SECONDS` of each period of the clock (UTC)."""
 
@@ -216,14 +215,8 @@ def unsteady(settings: ProjectorSettings, organization_id: str) -> Iterator[None
         )
     except ValueError as error:
         raise StackFailed(f"The sandbox needs a single Redis, with a redis:// URL: {error}") from error
-    stop = threading.Event()
-    thread = threading.Thread(target=_follow_the_clock, args=(client, organization_id, stop), daemon=True)
-    thread.start()
-    try:
+    with in_thread(partial(_follow_the_clock, client, organization_id)):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _follow_the_clock(client: redis.Redis, organization_id: str, stop: threading.Event) -> None:

@@ -1,6 +1,5 @@
 """Starts and ends Redis, Kafka, the projector and the API together."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,8 +17,9 @@ from devstack.ports import free_port
 from devstack.programs import API, PROJECTOR, Program, Reply, ask
 from devstack.publish import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
-from devstack.sample import Crm, Tenant
+from devstack.sample import Crm
 from devstack.sandbox import unsteady
+from devstack.threads import in_thread
 from leadview.metrics_port import url
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
@@ -67,10 +67,6 @@ class Stack:
         return url(self.host, self.api.api_port)
 
     @property
-    def tenants(self) -> list[Tenant]:
-        return self._crm.tenants
-
-    @property
     def addresses(self) -> dict[str, str]:
         """Where the servers are, without passwords, and the metrics."""
         shown = effective(self._projector)
@@ -98,7 +94,7 @@ class Stack:
 
     def wait_until_readable(self, seconds: float) -> str:
         """Wait until the API returns a lead and a contact. Returns the ETag of the contact. Raises StackFailed."""
-        tenant = self.tenants[0]
+        tenant = self._crm.tenants[0]
         deadline = time.monotonic() + seconds
         self._wait_for_projector(deadline)
         # Until the first generation is declared live, an API that started with an empty Redis may serve a part of it.
@@ -165,11 +161,7 @@ class Stack:
         publisher = Publisher(self._projector)
         publisher.publish(self._crm.initial())
         self._published = publisher.delivered
-        stop = threading.Event()
-        thread = threading.Thread(target=publisher.keep_publishing, args=(self._crm, rate, stop), daemon=True)
-        thread.start()
-        self._exits.callback(thread.join)
-        self._exits.callback(stop.set)
+        self._exits.enter_context(in_thread(partial(publisher.keep_publishing, self._crm, rate)))
         self._checks.append(publisher.check)
 
     def _wait_for_projector(self, deadline: float) -> None:

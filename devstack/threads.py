@@ -1,10 +1,26 @@
-"""A thread that works until it is stopped."""
+"""Threads that work until they are stopped."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+
+@contextmanager
+def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run this function in a thread while the block runs. It must return soon after its event is set."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Repeating(threading.Thread):
-    """Waits for `pause` seconds and calls `_work`, again and again until `stop`."""
+    """Waits for `pause` seconds and calls `_work`, again and again until `stop`. A context manager that runs it."""
 
     def __init__(self, pause: float = 0.0) -> None:
         super().__init__(daemon=True)
@@ -26,6 +42,13 @@ class Repeating(threading.Thread):
         self.join(timeout)
         if self._failure:
             raise self._failure
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
 
     def _work(self) -> None:
         raise NotImplementedError

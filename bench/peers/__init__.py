@@ -1,2 +1,3 @@
-"""The programs that Leadview is compared with. Each is a process of its own; `bench.candidates` and
-`bench.consuming_peers` start them."""
+"""The programs that Leadview is compared with, each a process of its own. `bench.servers` and `bench.consumers` start
+them.
+"""

@@ -1,8 +1,7 @@
 """What the peers that consume from Kafka have in common: reading all partitions, and printing the figures.
 
 `python -m bench.peers.<peer> <kafka> <redis> <topic prefix> <partitions>` reads the partitions from their beginning,
-without a consumer group. The environment variable MOST_RECORDS bounds the number of records. With FOLLOW, it never
-ends, and prints nothing.
+without a consumer group. With the environment variable FOLLOW, it never ends, and prints nothing.
 """
 
 import os
@@ -12,31 +11,15 @@ from math import inf
 
 import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from msgspec import Struct
 
 from schemas.resources import RESOURCES
 
 
-class Share(Struct, frozen=True):
-    """What this process consumes."""
-
-    kafka: str
-    redis: str
-    prefix: str
-    partitions: int
-
-
-def share_of_arguments() -> Share:
-    """The share that the command line names."""
-    kafka, redis, prefix, partitions = sys.argv[1:]
-    return Share(kafka, redis, prefix, int(partitions))
-
-
-async def start_consumer(share: Share) -> tuple[AIOKafkaConsumer, "Clock"]:
-    """Returns a consumer at the beginning of its partitions, and a clock for all their records."""
-    topics = [f"{share.prefix}{resource.topic}" for resource in RESOURCES]
-    assigned = [TopicPartition(topic, partition) for topic in topics for partition in range(share.partitions)]
-    consumer = AIOKafkaConsumer(bootstrap_servers=share.kafka, enable_auto_commit=False)
+async def start_consumer(kafka: str, prefix: str, partitions: str) -> tuple[AIOKafkaConsumer, "Clock"]:
+    """Returns a consumer at the beginning of all partitions, and a clock for all their records."""
+    topics = [f"{prefix}{resource.topic}" for resource in RESOURCES]
+    assigned = [TopicPartition(topic, partition) for topic in topics for partition in range(int(partitions))]
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka, enable_auto_commit=False)
     await consumer.start()
     consumer.assign(assigned)
     await consumer.seek_to_beginning(*assigned)
@@ -45,10 +28,10 @@ async def start_consumer(share: Share) -> tuple[AIOKafkaConsumer, "Clock"]:
 
 
 class Clock:
-    """Measures the time for a number of records, from the first batch on. MOST_RECORDS and FOLLOW change `expected`."""
+    """Measures the time for a number of records, from the first batch on."""
 
     def __init__(self, expected: int) -> None:
-        self.expected = inf if "FOLLOW" in os.environ else min(expected, float(os.environ.get("MOST_RECORDS", inf)))
+        self.expected = inf if "FOLLOW" in os.environ else expected
         self.done = 0
         self._began: tuple[float, float, int] | None = None
 

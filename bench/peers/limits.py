@@ -1,8 +1,8 @@
 """Limits: servers that do less than Leadview's API, with the same settings of uvicorn.
 
-`python -m bench.peers.limits asgi-constant <port> <file>`       bare ASGI that returns the contents of a file
-`python -m bench.peers.limits starlette-constant <port> <file>`  a Starlette route that does so
-`python -m bench.peers.limits plain-read <port> <redis port>`    bare ASGI that returns the value of a key: `GET /<key>`
+`python -m bench.peers.limits <port> asgi-constant <file>`       bare ASGI that returns the contents of a file
+`python -m bench.peers.limits <port> starlette-constant <file>`  a Starlette route that does so
+`python -m bench.peers.limits <port> plain-read <redis port>`    bare ASGI that returns the value of a key: `GET /<key>`
 
 With `plain_set`, which fills that Redis from Kafka, `plain-read` is the least that shows events over HTTP.
 """
@@ -77,5 +77,5 @@ def _headers(body: bytes) -> list[tuple[bytes, bytes]]:
 _APPS = {"asgi-constant": asgi_constant, "starlette-constant": starlette_constant, "plain-read": plain_read}
 
 if __name__ == "__main__":
-    what, port, argument = sys.argv[1:]
+    port, what, argument = sys.argv[1:]
     serve(_APPS[what](argument), port)

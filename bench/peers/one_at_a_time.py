@@ -6,19 +6,20 @@ stores no positions: after a crash or a late record, documents are wrong.
 """
 
 import asyncio
+import sys
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Share, share_of_arguments, start_consumer
+from bench.peers.consuming import start_consumer
 
 _SUMMARY = ("id", "first_name", "last_name", "email", "phone")
 
 
-async def main(share: Share) -> None:
-    consumer, clock = await start_consumer(share)
-    redis = Redis.from_url(share.redis, decode_responses=True)
+async def main(kafka: str, redis_url: str, prefix: str, partitions: str) -> None:
+    consumer, clock = await start_consumer(kafka, prefix, partitions)
+    redis = Redis.from_url(redis_url, decode_responses=True)
     async for message in consumer:
         data = orjson.loads(message.value)["data"]
         await (_lead if message.topic.endswith("leads") else _contact)(redis, data)
@@ -55,4 +56,4 @@ def _summary(contact: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(share_of_arguments()))
+    asyncio.run(main(*sys.argv[1:]))

@@ -5,6 +5,7 @@ is `OK`, so there is nothing to parse.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,23 +14,22 @@ import hiredis
 import msgspec
 import uvloop
 
-from bench.peers.consuming import Share, share_of_arguments, start_consumer
+from bench.peers.consuming import start_consumer
 from schemas.envelopes import ENVELOPES
 from schemas.resources import RESOURCES
 
-_decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    resource.topic: msgspec.json.Decoder(ENVELOPES[resource].changed) for resource in RESOURCES
-}
 _OK = b"+OK\r\n"
 
 
 _pack: Callable[[tuple[bytes, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its type says a tuple of one
 
 
-async def main(share: Share) -> None:
-    consumer, clock = await start_consumer(share)
-    decoders = {share.prefix + kind: decoder for kind, decoder in _decoders.items()}
-    address = urlsplit(share.redis)
+async def main(kafka: str, redis_url: str, prefix: str, partitions: str) -> None:
+    consumer, clock = await start_consumer(kafka, prefix, partitions)
+    decoders: dict[str, msgspec.json.Decoder[Any]] = {
+        prefix + resource.topic: msgspec.json.Decoder(ENVELOPES[resource].changed) for resource in RESOURCES
+    }
+    address = urlsplit(redis_url)
     replies, commands = await asyncio.open_connection(address.hostname, address.port)
     finished = False
     while not finished:
@@ -53,4 +53,4 @@ async def main(share: Share) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(share_of_arguments()))
+    uvloop.run(main(*sys.argv[1:]))

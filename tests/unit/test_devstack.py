@@ -214,18 +214,18 @@ def test_nothing_comes_after_a_delete() -> None:
 
 def test_the_same_seed_tells_the_same_story() -> None:
     assert story(crm(), 200) == STORY[: len(story(crm(), 200))]
-    assert crm().keys == crm().keys
-    assert not set(crm(8).keys) & set(crm().keys)
+    assert crm().tenants == crm().tenants
+    assert not {tenant.api_key for tenant in crm(8).tenants} & {tenant.api_key for tenant in crm().tenants}
 
 
 def test_every_key_opens_its_organization() -> None:
     sample = crm()
     keys = [key for key in entities(STORY, events.ApiKey) if isinstance(key, events.ApiKey)]
     active = {key.hash: key for key in keys if key.status == "active"}
-    assert len(sample.keys) == len(active) == 3
-    for organization, key in sample.keys:
-        assert parse_key(key).organization_id == organization
-        assert active[key_hash(key)].organization_id == organization
+    assert len(sample.tenants) == len(active) == 3
+    for tenant in sample.tenants:
+        assert parse_key(tenant.api_key).organization_id == tenant.organization_id
+        assert active[key_hash(tenant.api_key)].organization_id == tenant.organization_id
 
 
 def test_what_is_shown_around_stays() -> None:

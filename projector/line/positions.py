@@ -114,9 +114,14 @@ class Positions:
         assigned = self._source.assigned()
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in assigned}
 
-    def ahead_of(self, polled: Mapping[Partition, Sequence[Record]]) -> dict[Partition, int]:
-        """Returns the positions above the first of these records: their partitions ended before them."""
+    def ahead_of(
+        self, polled: Mapping[Partition, Sequence[Record]], steps: Mapping[Partition, Step]
+    ) -> dict[Partition, int]:
+        """Returns the positions above the first of these records: their partitions ended before them. A position that
+        is not stored yet is among the steps.
+        """
         at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
+        at |= {partition: steps[partition].position.offset for partition in polled.keys() & steps.keys()}
         return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
 
     async def start_over(self, before: Mapping[Partition, int]) -> None:

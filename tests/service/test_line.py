@@ -647,7 +647,7 @@ class NotedSteps(Ledger):
     [
         pytest.param(inf, 100, [{LEADS: 4, CONTACTS: 1}], id="one checkpoint for all"),
         pytest.param(0.0, 100, [{LEADS: 2}, {LEADS: 4}, {CONTACTS: 1}], id="its time is over"),
-        pytest.param(inf, 2, [{LEADS: 2}, {LEADS: 4}, {CONTACTS: 1}], id="it is full"),
+        pytest.param(inf, 3, [{LEADS: 3}, {LEADS: 4, CONTACTS: 1}], id="it is full"),
     ],
 )
 async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(

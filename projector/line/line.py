@@ -23,7 +23,7 @@ from projector.line.batch import BadRecordGuard, Batch, stored_heads
 from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
-from projector.line.positions import KafkaExchange, Positions
+from projector.line.positions import Beside, Positions
 from projector.record import Partition, Record
 from projector.redis.apply import Applied
 from projector.redis.store import Store
@@ -78,7 +78,8 @@ class Line:
         self._ends = ends
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
-        self._exchange = KafkaExchange(self._source, self._positions)
+        self._check = Beside(self._positions.check)
+        self._exchange = Beside(self._positions.exchange)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
         """The bad records that an operator has accepted: they become dead letters as well, and never halt the line."""
@@ -121,6 +122,7 @@ class Line:
             await self._exchange.ended()
             await self._positions.commit()
         finally:
+            await self._check.cancel()
             await self._exchange.cancel()
             self._positions.end()
             await self._source.stop()
@@ -222,7 +224,10 @@ class Line:
         return True
 
     async def _check_every_second(self) -> None:
-        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka."""
+        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka. What has
+        to be read for that is read while the next batches are written.
+        """
+        self._act_on(self._check.take_answer())
         if (answer := self._exchange.take_answer()) is not None:
             end_offsets, topic_ids = answer
             if self._positions.are_of_former_topics(topic_ids):
@@ -236,7 +241,7 @@ class Line:
             return
         self._checked_at = now
         self._positions.keep_assigned()
-        self._act_on(await self._positions.check())
+        self._check.begin()
         self._exchange.begin()
 
     def _act_on(self, outcome: Outcome | None) -> bool:

@@ -1,7 +1,7 @@
 """The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 from random import Random
@@ -720,6 +720,47 @@ async def test_records_from_before_what_was_just_written_start_over(
         await it.covers(3)
     assert kafka.sought(LEADS) == [None, None]
     assert [steps for steps, _ in ledger.noted] == [{LEADS: 3}]
+
+
+class HeldCheck(Ledger):
+    """The control record is not read before the test says so."""
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__(projection.store, projection.writing.sessions)
+        self.begun, self.may_read = asyncio.Event(), asyncio.Event()
+
+    async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
+        self.begun.set()
+        await self.may_read.wait()
+        return await super().check(session, known)
+
+
+async def test_no_record_waits_until_the_control_record_was_compared(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    ledger = HeldCheck(projection)
+    async with running(projection, ledger) as it:
+        await ledger.begun.wait()
+        kafka.publish(*leads(3))
+        await it.covers(3)
+        assert not ledger.may_read.is_set()
+
+
+async def test_what_another_session_has_read_already_is_not_reported(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    ledger = HeldCheck(projection)
+    positions = new_line(projection, ledger)._positions
+    kafka.join()
+    await positions.ensure_positioned()
+    checking = asyncio.create_task(positions.check())
+    await ledger.begun.wait()
+    projection.client.hset(names.CONTROL, b"stamp", positions.session.stamp.next().text)
+    positions.reset()
+    await positions.ensure_positioned()
+    ledger.may_read.set()
+    assert await checking is None
+    positions.end()
 
 
 async def test_partitions_of_another_projector_are_not_held_against_it(

@@ -181,6 +181,13 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 return await self._fetcher.poll(most, wait)
         return {}
 
+    async def more(self, most: int, wait: float) -> dict[Partition, list[Record]]:
+        """Returns what comes behind the last poll, as `poll` does. It does not wait while the group rebalances: this
+        member may still have to finish what it was about before its partitions are revoked. Raises Unavailable.
+        """
+        async with errors():
+            return await self._fetcher.poll(most, wait)
+
     def position(self, partition: Partition) -> int | None:
         """Returns the next offset to be read, after any transaction markers; None if the partition waits for `seek`.
 

@@ -8,7 +8,7 @@ records twice is always safe, since versions guard every write.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -17,14 +17,15 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
-from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
+from projector.ledger.control import ControlChanged, Outcome, Step, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.batch import BadRecordGuard, Batch, stored_heads
 from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
-from projector.line.positions import KafkaExchange, Positions
+from projector.line.positions import Beside, Positions
 from projector.record import Partition, Record
+from projector.redis.apply import Applied
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
@@ -33,6 +34,9 @@ from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 _POLL_SECONDS = 0.5
+_BATCH_SECONDS = 0.02
+"""How long a batch takes in what comes while it is written: each record is written at once, and visible from then on,
+but a checkpoint for every few of them would take as long as to write them."""
 _CHECK_SECONDS = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between attempts while Redis or Kafka is not available. The first attempt after an outage applies what was
@@ -74,7 +78,8 @@ class Line:
         self._ends = ends
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
-        self._exchange = KafkaExchange(self._source, self._positions)
+        self._check = Beside(self._positions.check)
+        self._exchange = Beside(self._positions.exchange)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
         """The bad records that an operator has accepted: they become dead letters as well, and never halt the line."""
@@ -117,6 +122,7 @@ class Line:
             await self._exchange.ended()
             await self._positions.commit()
         finally:
+            await self._check.cancel()
             await self._exchange.cancel()
             self._positions.end()
             await self._source.stop()
@@ -147,7 +153,7 @@ class Line:
                 extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
             )
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
-        if await self._start_over_if_history_was_lost(polled):
+        if await self._start_over_if_history_was_lost(polled, {}):
             return
         async with self._covering:  # a revocation waits until the batch is covered
             if polled:
@@ -156,36 +162,60 @@ class Line:
         await self._check_every_second()
 
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
-        """Map the records, write them, and store the positions after them."""
-        started = time.monotonic()
-        await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
-        guard = self._guard.fork()
-        session = self._positions.session
-        heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
-        batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await batch.write(session, self._store, self._pacer)
-        # What is accepted was learned when the line began to read a partition, and an operator may have accepted some
-        # of these records since: then the batch is read again, and does not count them.
-        if await self._accepted.include_any(batch.counted):
-            self._positions.reset()
-            return
-        self._mostly_stale = 2 * applied.stale > batch.size
+        """Map these records and those of the next milliseconds, write them, and store the positions after all of them.
+        Whatever fails before that, all of them are read again.
+        """
+        started, guard, left = time.monotonic(), self._guard.fork(), self._batch_records
+        steps: dict[Partition, Step] = {}
+        whole = Applied()
+        ages: list[float] = []
+        while True:
+            batch, applied = await self._write(polled, guard)
+            # What is accepted was learned when the line began to read a partition, and an operator may have accepted
+            # some of these records since: then the batch is read again, and does not count them.
+            if await self._accepted.include_any(batch.counted):
+                self._positions.reset()
+                return
+            whole.add(applied)
+            if (age := batch.freshness()) is not None:
+                ages.append(age)
+            steps |= batch.steps(self._positions.offsets)
+            left, wait = left - batch.size, started + _BATCH_SECONDS - time.monotonic()
+            if batch.dead_letters or left <= 0 or wait <= 0:
+                break
+            more = await self._source.more(left, wait)
+            if await self._start_over_if_history_was_lost(more, steps):
+                return
+            if not more:
+                break
+            polled = more
         dead_letters = await without_deleted(self._store, batch.dead_letters)
-        if self._act_on(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):
+        if self._act_on(await self._positions.cover(steps, dead_letters)):
             self._guard = guard
             self.health.advanced()
-            seconds = time.monotonic() - started
-            self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
+            self._metrics.batch(whole, len(batch.dead_letters), time.monotonic() - started, max(ages, default=None))
             _report(dead_letters)
             self._unknown_fields.look(polled, time.monotonic())
             await erase_late(self._store, dead_letters)
 
-    async def _start_over_if_history_was_lost(self, polled: dict[Partition, list[Record]]) -> bool:
-        """Start over if these records do not follow on those that were applied: they come from before the position, or
-        a new leader has not all that the leader before it had. `Positions.ensure_positioned` finds out why. Returns
-        whether it did.
+    async def _write(self, polled: dict[Partition, list[Record]], guard: BadRecordGuard) -> tuple[Batch, Applied]:
+        """Map these records and write them. They are visible then, and no position covers them yet."""
+        await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
+        session = self._positions.session
+        heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
+        batch = Batch(polled, guard, heads, self._accepted.find)
+        applied = await batch.write(session, self._store, self._pacer)
+        self._mostly_stale = 2 * applied.stale > batch.size
+        return batch, applied
+
+    async def _start_over_if_history_was_lost(
+        self, polled: dict[Partition, list[Record]], steps: Mapping[Partition, Step]
+    ) -> bool:
+        """Start over if these records do not follow on those that were applied, or on these steps: they come from
+        before the position, or a new leader has not all that the leader before it had. `Positions.ensure_positioned`
+        finds out why. Returns whether it did.
         """
-        if before := self._positions.ahead_of(polled):
+        if before := self._positions.ahead_of(polled, steps):
             await self._positions.start_over(before)
         elif await self._source.was_cut_off():
             self._positions.reset()
@@ -194,7 +224,10 @@ class Line:
         return True
 
     async def _check_every_second(self) -> None:
-        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka."""
+        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka. What has
+        to be read for that is read while the next batches are written.
+        """
+        self._act_on(self._check.take_answer())
         if (answer := self._exchange.take_answer()) is not None:
             end_offsets, topic_ids = answer
             if self._positions.are_of_former_topics(topic_ids):
@@ -208,7 +241,7 @@ class Line:
             return
         self._checked_at = now
         self._positions.keep_assigned()
-        self._act_on(await self._positions.check())
+        self._check.begin()
         self._exchange.begin()
 
     def _act_on(self, outcome: Outcome | None) -> bool:

@@ -7,7 +7,8 @@ forward there. Kafka's consumer group gets a copy of it for lag tools; a line ne
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ from projector.record import Partition, Record
 from projector.redis.scripts import RewindRow
 from schemas import names
 
+T = TypeVar("T")
 Ends = tuple[dict[Partition, int], dict[str, str]]
 """The end offsets of partitions, and the ids of the topics."""
 
@@ -114,9 +116,14 @@ class Positions:
         assigned = self._source.assigned()
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in assigned}
 
-    def ahead_of(self, polled: Mapping[Partition, Sequence[Record]]) -> dict[Partition, int]:
-        """Returns the positions above the first of these records: their partitions ended before them."""
+    def ahead_of(
+        self, polled: Mapping[Partition, Sequence[Record]], steps: Mapping[Partition, Step]
+    ) -> dict[Partition, int]:
+        """Returns the positions above the first of these records: their partitions ended before them. A position that
+        is not stored yet is among the steps.
+        """
         at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
+        at |= {partition: steps[partition].position.offset for partition in polled.keys() & steps.keys()}
         return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
 
     async def start_over(self, before: Mapping[Partition, int]) -> None:
@@ -222,11 +229,20 @@ class Positions:
         return replace(position, leader_epoch=self._source.epoch(partition), topic_id=topic_id)
 
     async def check(self) -> Outcome | None:
-        """Compare with what Redis holds. Returns None if nothing has changed.
+        """Compare with what Redis holds. Returns None if nothing has changed, and if there is another session by then:
+        it has read the control record itself.
 
         Without this, a line that has no new records would not notice a rebuild, a drop, or lost writes.
         """
-        return await self._ledger.check(self._session, dict(self.offsets)) if self._session else None
+        session = self._session
+        outcome = await self._ledger.check(session, dict(self.offsets)) if session else None
+        return outcome if session is self._session else None
+
+    async def exchange(self) -> Ends:
+        """Commit the positions to Kafka, and ask it for the end offsets and the ids of the topics."""
+        partitions = list(self.offsets)
+        await self.commit()
+        return await self._source.end_offsets(partitions), await self._source.topic_ids()
 
     async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Outcome | None:
         """Move past transaction markers and compacted records at the end of a partition, which no record follows.
@@ -274,40 +290,34 @@ class Positions:
             self._session = None
 
 
-class KafkaExchange:
-    """Commits the positions to Kafka, and asks it for the end offsets and the ids of the topics, while the line works:
-    otherwise, everything that arrives until Kafka has answered would be late.
+class Beside(Generic[T]):
+    """Does a piece of work while the line goes on: otherwise, everything that arrives meanwhile would be late.
 
-    At most one exchange is under way. `cancel` must be called before the source is stopped.
+    At most one is under way. `cancel` must be called before what the work needs is closed.
     """
 
-    def __init__(self, source: Source, positions: Positions) -> None:
-        self._source = source
-        self._positions = positions
-        self._exchanging: asyncio.Task[Ends] | None = None
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._working: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
-        """Commit, and ask about the present partitions, unless an exchange is under way."""
-        self._exchanging = self._exchanging or asyncio.create_task(self._exchange(list(self._positions.offsets)))
+        """Begin, unless it is under way."""
+        self._working = self._working or asyncio.create_task(self._work())
 
-    def take_answer(self) -> Ends | None:
-        """Returns the answer, once; None if there is none yet. Raises Unavailable."""
-        if self._exchanging is None or not self._exchanging.done():
+    def take_answer(self) -> T | None:
+        """Returns what the work has returned, once; None if there is nothing yet. Raises what the work has raised."""
+        if self._working is None or not self._working.done():
             return None
-        ended, self._exchanging = self._exchanging, None
+        ended, self._working = self._working, None
         return ended.result()
 
     async def ended(self) -> None:
-        """Wait until no exchange is under way."""
-        if self._exchanging:
-            await asyncio.wait([self._exchanging])
+        """Wait until it is not under way."""
+        if self._working:
+            await asyncio.wait([self._working])
 
     async def cancel(self) -> None:
-        """Cancel an exchange that is under way."""
-        if self._exchanging:
-            self._exchanging.cancel()
-            await asyncio.gather(self._exchanging, return_exceptions=True)
-
-    async def _exchange(self, partitions: list[Partition]) -> Ends:
-        await self._positions.commit()
-        return await self._source.end_offsets(partitions), await self._source.topic_ids()
+        """Cancel it if it is under way."""
+        if self._working:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)

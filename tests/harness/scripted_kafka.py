@@ -194,3 +194,6 @@ class ScriptedKafka:
                 self.offsets[partition] = max(offset, self.ends.get(partition, 0))
         await asyncio.sleep(0 if found else _QUIET_SECONDS)
         return found
+
+    async def more(self, most: int, wait: float) -> dict[Partition, list[Record]]:
+        return await self.poll(most, wait)

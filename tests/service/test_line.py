@@ -1,8 +1,9 @@
 """The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from random import Random
 from typing import Any
 
@@ -560,6 +561,153 @@ async def test_a_revocation_waits_until_the_batch_is_covered(projection: Project
         kafka.publish(*leads(3))
         await eventually(lambda: covered, "the partitions are revoked")
         assert covered == [3]
+
+
+class Meanwhile(Pacer):
+    """While a slice is written, something happens; while the next one is, something else."""
+
+    def __init__(self, *happens: Callable[[], None]) -> None:
+        super().__init__()
+        self._happens = [*happens]
+
+    async def wait(self) -> None:
+        if self._happens:
+            self._happens.pop(0)()
+
+
+class NotedSteps(Ledger):
+    """Notes the positions that each checkpoint stores behind records, and how many documents there are by then."""
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__(projection.store, projection.writing.sessions)
+        self._projection = projection
+        self.noted: list[tuple[dict[Partition, int], int]] = []
+
+    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+        if moved := {at: step.position.offset for at, step in steps.items() if step.position.offset}:
+            self.noted.append((moved, len(self._projection.documents())))
+        return await super().cover(session, steps, dead_letters)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "batch_records", "checkpoints"),
+    [
+        pytest.param(inf, 100, [{LEADS: 4, CONTACTS: 1}], id="one checkpoint for all"),
+        pytest.param(0.0, 100, [{LEADS: 2}, {LEADS: 4}, {CONTACTS: 1}], id="its time is over"),
+        pytest.param(inf, 3, [{LEADS: 3}, {LEADS: 4, CONTACTS: 1}], id="it is full"),
+    ],
+)
+async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(
+    projection: Projection,
+    kafka: ScriptedKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    batch_records: int,
+    checkpoints: list[dict[Partition, int]],
+) -> None:
+    monkeypatch.setattr(line, "_BATCH_SECONDS", seconds)
+    more = [crm.lead(id=crm.uuid(0x200 + number)) for number in range(2)]
+    pacer = Meanwhile(lambda: kafka.publish(*more), lambda: kafka.publish(crm.contact()))
+    ledger = NotedSteps(projection)
+    async with running(projection, ledger, pacer, batch_records=batch_records) as it:
+        kafka.publish(*leads(2))
+        await it.covers(1, CONTACTS)
+        assert it.stored() == 4
+    assert [steps for steps, _ in ledger.noted] == checkpoints
+    assert ledger.noted[-1][1] == 5, "all are visible before the checkpoint"
+
+
+async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_it(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes behind it is of the next batch: a bad record does not wait until nothing more comes."""
+    monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
+    ledger = NotedSteps(projection)
+    pacer = Meanwhile(lambda: kafka.publish(BAD), lambda: kafka.publish(*leads(1, version=2)))
+    async with running(projection, ledger, pacer) as it:
+        kafka.publish(*leads(2))
+        await it.covers(4)
+    assert [letter.offset for letter in await all_dead_letters(projection.store)] == [2]
+    assert [steps for steps, _ in ledger.noted] == [{LEADS: 3}, {LEADS: 4}]
+
+
+async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothing_of_it(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The epoch of the new leader beside the position would say that all before it is what that leader has."""
+    kafka.epochs[LEADS] = 3
+    async with running(projection) as it:
+        kafka.publish(*leads(5))
+        await it.covers(5)
+    monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
+    ledger = NotedSteps(projection)
+    async with running(projection, ledger, Meanwhile(lambda: kafka.cut_off(LEADS, 2, epoch=4))) as it:
+        kafka.publish(*leads(1, version=2))
+        await it.covers(2)
+        copy = control.read(projection.client)
+        assert copy
+        assert [noted.kind for noted in copy.state.breaks] == ["topic_truncated"]
+    assert ledger.noted == []
+
+
+async def test_records_from_before_what_was_just_written_start_over(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No position is stored yet that they could be compared with."""
+    monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
+
+    def replace_all() -> None:
+        kafka.records[LEADS] = []
+        kafka.publish(*leads(3, version=2))
+        kafka.offsets[LEADS] = 0
+
+    ledger = NotedSteps(projection)
+    async with running(projection, ledger, Meanwhile(replace_all)) as it:
+        kafka.publish(*leads(5))
+        await it.covers(3)
+    assert kafka.sought(LEADS) == [None, None]
+    assert [steps for steps, _ in ledger.noted] == [{LEADS: 3}]
+
+
+class HeldCheck(Ledger):
+    """The control record is not read before the test says so."""
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__(projection.store, projection.writing.sessions)
+        self.begun, self.may_read = asyncio.Event(), asyncio.Event()
+
+    async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
+        self.begun.set()
+        await self.may_read.wait()
+        return await super().check(session, known)
+
+
+async def test_no_record_waits_until_the_control_record_was_compared(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    ledger = HeldCheck(projection)
+    async with running(projection, ledger) as it:
+        await ledger.begun.wait()
+        kafka.publish(*leads(3))
+        await it.covers(3)
+        assert not ledger.may_read.is_set()
+
+
+async def test_what_another_session_has_read_already_is_not_reported(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    ledger = HeldCheck(projection)
+    positions = new_line(projection, ledger)._positions
+    kafka.join()
+    await positions.ensure_positioned()
+    checking = asyncio.create_task(positions.check())
+    await ledger.begun.wait()
+    projection.client.hset(names.CONTROL, b"stamp", positions.session.stamp.next().text)
+    positions.reset()
+    await positions.ensure_positioned()
+    ledger.may_read.set()
+    assert await checking is None
+    positions.end()
 
 
 async def test_partitions_of_another_projector_are_not_held_against_it(

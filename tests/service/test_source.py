@@ -3,8 +3,9 @@
 The line itself is tested with a scripted Kafka (`test_line.py`).
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,18 +30,24 @@ pytestmark = pytest.mark.apache
 RECORDS = 3
 
 
+async def nothing() -> None:
+    pass
+
+
+def of_group(kafka: Kafka, topic_prefix: str, on_revoked: Callable[[], Awaitable[None]] = nothing) -> Source:
+    settings = ProjectorSettings(kafka_bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
+    return Source(settings, [resources.LEAD], f"{topic_prefix}group", on_revoked)
+
+
 @asynccontextmanager
-async def member(kafka: Kafka, topic_prefix: str) -> AsyncIterator[Source]:
+async def member(
+    kafka: Kafka, topic_prefix: str, on_revoked: Callable[[], Awaitable[None]] = nothing
+) -> AsyncIterator[Source]:
     """Yields a member to which a partition with some leads is assigned."""
     topics = Topics(kafka, topic_prefix)
     topics.create(1)
     topics.publish(crm.lead(id=crm.uuid(number)) for number in range(RECORDS))
-
-    async def on_revoked() -> None:
-        pass
-
-    settings = ProjectorSettings(kafka_bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
-    source = Source(settings, [resources.LEAD], f"{topic_prefix}group", on_revoked)
+    source = of_group(kafka, topic_prefix, on_revoked)
     await source.start()
     try:
         await eventually(source.assigned, "the partition is assigned")
@@ -71,6 +78,27 @@ async def test_what_was_read_before_a_rebalance_is_no_position(kafka: Kafka, top
         assert source.unpositioned() == [leads]
         assert source.position(leads) is None
         assert await source.poll(RECORDS, 0) == {}
+
+
+async def test_a_member_finishes_its_batch_before_its_partitions_are_revoked(kafka: Kafka, topic_prefix: str) -> None:
+    """`poll` would wait until the group has rebalanced, and so for what the revocation waits for."""
+    read: list[int] = []
+
+    async def on_revoked() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS / 2):
+            while not read:
+                read.extend(len(records) for records in (await source.more(RECORDS, 1.0)).values())
+
+    async with member(kafka, topic_prefix, on_revoked) as source:
+        await source.seek(dict.fromkeys(source.assigned(), 0))
+        other = of_group(kafka, topic_prefix)
+        await other.start()
+        try:
+            await eventually(lambda: read, "the batch is finished")
+            assert read == [RECORDS]
+            await eventually(lambda: source.assigned() | other.assigned(), "the partition has an owner")
+        finally:
+            await other.stop()
 
 
 async def test_requests_for_records_hold_up_no_other_request(

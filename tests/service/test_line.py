@@ -566,7 +566,7 @@ async def test_a_revocation_waits_until_the_batch_is_covered(projection: Project
 class Meanwhile(Pacer):
     """While a slice is written, something happens; while the next one is, something else."""
 
-    def __init__(self, *happens: Callable[[], None]) -> None:
+    def __init__(self, *happens: Callable[[], object]) -> None:
         super().__init__()
         self._happens = [*happens]
 
@@ -609,7 +609,7 @@ async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(
     more = [crm.lead(id=crm.uuid(0x200 + number)) for number in range(2)]
     pacer = Meanwhile(lambda: kafka.publish(*more), lambda: kafka.publish(crm.contact()))
     ledger = NotedSteps(projection)
-    async with running(projection, ledger, pacer, batch_records=batch_records) as it:
+    async with running(projection, kafka, ledger, pacer, batch_records=batch_records) as it:
         kafka.publish(*leads(2))
         await it.covers(1, CONTACTS)
         assert it.stored() == 4
@@ -624,7 +624,7 @@ async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_i
     monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
     ledger = NotedSteps(projection)
     pacer = Meanwhile(lambda: kafka.publish(BAD), lambda: kafka.publish(*leads(1, version=2)))
-    async with running(projection, ledger, pacer) as it:
+    async with running(projection, kafka, ledger, pacer) as it:
         kafka.publish(*leads(2))
         await it.covers(4)
     assert [letter.offset for letter in await all_dead_letters(projection.store)] == [2]
@@ -636,12 +636,12 @@ async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothi
 ) -> None:
     """The epoch of the new leader beside the position would say that all before it is what that leader has."""
     kafka.epochs[LEADS] = 3
-    async with running(projection) as it:
+    async with running(projection, kafka) as it:
         kafka.publish(*leads(5))
         await it.covers(5)
     monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
     ledger = NotedSteps(projection)
-    async with running(projection, ledger, Meanwhile(lambda: kafka.cut_off(LEADS, 2, epoch=4))) as it:
+    async with running(projection, kafka, ledger, Meanwhile(lambda: kafka.cut_off(LEADS, 2, epoch=4))) as it:
         kafka.publish(*leads(1, version=2))
         await it.covers(2)
         copy = control.read(projection.client)
@@ -662,7 +662,7 @@ async def test_records_from_before_what_was_just_written_start_over(
         kafka.offsets[LEADS] = 0
 
     ledger = NotedSteps(projection)
-    async with running(projection, ledger, Meanwhile(replace_all)) as it:
+    async with running(projection, kafka, ledger, Meanwhile(replace_all)) as it:
         kafka.publish(*leads(5))
         await it.covers(3)
     assert kafka.sought(LEADS) == [None, None]
@@ -686,7 +686,7 @@ async def test_no_record_waits_until_the_control_record_was_compared(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     ledger = HeldCheck(projection)
-    async with running(projection, ledger) as it:
+    async with running(projection, kafka, ledger) as it:
         await ledger.begun.wait()
         kafka.publish(*leads(3))
         await it.covers(3)

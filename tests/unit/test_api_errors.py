@@ -59,11 +59,7 @@ def test_reasons_are_not_sent() -> None:
     assert b"10.0.0.7" not in answer.body
 
 
-SCOPE: dict[str, Any] = {
-    "method": "GET",
-    "raw_path": b"/",
-    "headers": [(b"x-request-id", b"mine"), (b"authorization", b"Bearer lv_live_secret")],
-}
+REQUEST = Request(b"mine", "GET", b"/", {b"authorization": b"Bearer lv_live_secret"})
 
 
 async def broken(_: Worker, __: Request) -> Response:
@@ -81,7 +77,7 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
         sent.append(message)
 
     worker = Worker(ApiSettings())
-    await Endpoint(worker, "x", broken)(SCOPE, nothing, send)
+    await Endpoint(worker, "x", broken)({"request": REQUEST}, nothing, send)
     [message] = sent
     assert message["response"].status == 500
     assert orjson.loads(message["response"].body)["error"] == "internal_error"

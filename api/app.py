@@ -69,6 +69,7 @@ class Api(Starlette):
             prefix, _, segment = request.raw_path.rpartition(b"/")
             resource = self._documents.get(prefix)
             if resource is not None and segment:
+                request.last_segment = segment.decode("latin-1")
                 return resource(scope, receive, send)
             scope.update(path=request.raw_path.decode("latin-1"), method=request.method, headers=())
         return super().__call__(scope, receive, send)

@@ -351,7 +351,8 @@ class Edge(asyncio.Protocol):
         self._request = request
         self._forget_head()
         self._stop_waiting()
-        self._tasks.add(self.loop.create_task(self._serve(request)))
+        # With a name, because asyncio would make up one for each request.
+        self._tasks.add(asyncio.Task(self._serve(request), loop=self.loop, name="request"))
 
     def _version(self, method: bytes) -> str:
         """Returns the version in the first line. Raises BadRequest if it is not one of HTTP/1, if there are more spaces
@@ -386,7 +387,7 @@ class Edge(asyncio.Protocol):
             else:
                 logger.exception("a request failed after it had been answered")
         finally:
-            self._tasks.discard(asyncio.current_task())
+            self._tasks.discard(asyncio.current_task(self.loop))
 
     async def _send(self, message: Any) -> None:
         """Take the only message of a response: an `http.response.start` with the whole `response` (`api/app.py`). It is

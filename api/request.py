@@ -94,15 +94,12 @@ class Request(Struct):
     headers: dict[bytes, bytes] = {}
     client: str | None = None
     """The address from which the connection was opened."""
+    last_segment: str = ""
+    """Of the path of a document, the part after the last slash, which should be an id."""
     caller: Credentials | None = None
     """The names of the key, as soon as its form is known to be right."""
     error: BaseException | None = None
     """Why the response is an error."""
-
-    @property
-    def last_segment(self) -> str:
-        """The part of the path after the last slash."""
-        return self.raw_path.rpartition(b"/")[2].decode("latin-1")
 
     @property
     def etags(self) -> tuple[bytes, ...]:

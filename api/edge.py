@@ -196,8 +196,8 @@ class Edge(asyncio.Protocol):
         self._wait(self.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._stop_waiting()
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()  # then nothing refers to this connection, so it is freed without a garbage collection
         self.unread.remove(self)
         self._connections.discard(self)
         self._received = b""
@@ -213,26 +213,20 @@ class Edge(asyncio.Protocol):
             each.abort()
 
     def _wait(self, seconds: float) -> None:
-        """Give the client so many seconds. A wait that has begun before keeps its time."""
+        """Give the client so many seconds. A wait that has begun before keeps its time.
+
+        A wait ends without its timer, because usually the next one ends later: to set it for each request takes long.
+        """
         if self.waiting_since is None:
             self.waiting_since = self.loop.time()
             self._waits_until = self.waiting_since + seconds
             if self._timer is None or self._timer.when() > self._waits_until:
                 self._set_timer()
 
-    def _stop_waiting(self) -> None:
-        """The timer goes on, because the next wait usually ends later: to set it anew for each request takes long."""
-        self.waiting_since = None
-
     def _set_timer(self) -> None:
-        self._stop_timer()
-        self._timer = self.loop.call_at(self._waits_until, self._on_timer)
-
-    def _stop_timer(self) -> None:
-        """Without a timer, nothing refers to this connection, so it is freed without a garbage collection."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = self.loop.call_at(self._waits_until, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -282,7 +276,7 @@ class Edge(asyncio.Protocol):
                 self._place = _EMPTY_LINES.match(self._received, self._place).end()  # type: ignore[union-attr]  # always matches
                 if self._place == len(self._received):
                     return
-            self._stop_waiting()  # the time for the head starts now
+            self.waiting_since = None  # the time for the head starts now
         part, is_last = self._take_part()
         try:
             self._parse(part)
@@ -350,7 +344,7 @@ class Edge(asyncio.Protocol):
         self._reading_done = has_body
         self._request = request
         self._forget_head()
-        self._stop_waiting()
+        self.waiting_since = None
         # With a name, because asyncio would make up one for each request.
         self._tasks.add(asyncio.Task(self._serve(request), loop=self.loop, name="request"))
 
@@ -425,7 +419,7 @@ class Edge(asyncio.Protocol):
     def _refuse(self, error: BaseException) -> None:
         """Report an error that no endpoint has reported, and close the connection."""
         self._reading_done = True
-        self._stop_waiting()
+        self.waiting_since = None
         own_id = request_id(self._headers.get(b"x-request-id", b"").rpartition(REPEATED)[2])
         response = error_response(error, own_id, self._worker.docs_url)
         self._worker.counters.route("edge").count(response.status, 0.0)
@@ -447,7 +441,7 @@ class Edge(asyncio.Protocol):
         self.unread.remove(self)
         if self._reading_done or self._transport.is_closing():
             return
-        self._stop_waiting()
+        self.waiting_since = None
         if self._received:
             self._resume_reading()
             self._feed()
@@ -488,7 +482,7 @@ class Edge(asyncio.Protocol):
         self._received, self._place = b"", 0
         self._transport.write_eof()
         self._closes_until = self.loop.time() + self.stalled_seconds
-        self._stop_waiting()
+        self.waiting_since = None
         self._wait(LINGER_SECONDS)
 
     def _end(self, latest: float) -> None:

@@ -140,10 +140,8 @@ class Recent(Generic[T]):
 
     def get(self, name: bytes) -> T | None:
         found = self._used.get(name)
-        if found is None:
-            found = self._before.get(name)
-            if found is not None:
-                self.put(name, found)
+        if found is None and (found := self._before.get(name)) is not None:
+            self.put(name, found)
         return found
 
     def put(self, name: bytes, value: T) -> None:

@@ -26,10 +26,6 @@ from schemas.settings import Limit
 MAX_BUCKETS = 8192
 """A key in use takes at most two: its own and its organization's."""
 _SECOND = 1_000_000
-_NUMBERS = (
-    b'ratelimit: "key";r=%d;t=%d, "organization";r=%d;t=%d\r\n'
-    b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\n"
-)
 _VIOLATED: dict[int, list[Policy]] = {1: ["key"], 2: ["organization"], 3: ["key", "organization"]}
 
 
@@ -157,10 +153,9 @@ def _lines(
     """Returns the lines with places for the numbers that change, and both intervals, cached because they are the same
     for nearly all responses.
     """
-    policy = b'ratelimit-policy: "key";q=%d;w=%d, "organization";q=%d;w=%d\r\n' % (
-        key_quota,
-        key_window,
-        organization_quota,
-        organization_window,
-    )
-    return policy + _NUMBERS, interval(key_quota, key_window), interval(organization_quota, organization_window)
+    lines = (
+        b'ratelimit-policy: "key";q=%d;w=%d, "organization";q=%d;w=%d\r\n'
+        b'ratelimit: "key";r=%%d;t=%%d, "organization";r=%%d;t=%%d\r\n'
+        b"x-ratelimit-limit: %%d\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-reset: %%d\r\n"
+    ) % (key_quota, key_window, organization_quota, organization_window)
+    return lines, interval(key_quota, key_window), interval(organization_quota, organization_window)

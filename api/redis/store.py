@@ -177,7 +177,7 @@ class Store:
             if answered is not link:
                 link.as_of = b""  # it says nothing about the slot that has moved
             return reply, await self._believed(answered, tag)
-        return reply, self._live(link, tag, state) or await self._serving.ask(link, tag)
+        return reply, self._serving.read(link, tag, state) or await self._serving.ask(link, tag)
 
     async def _call_large(
         self, link: Link, tag: bytes, name: bytes, queue: bytes
@@ -193,13 +193,7 @@ class Store:
             return (value or b"",), await self._believed(answered, tag)
         if check is None:
             return parts, await self._believed(link, tag)
-        return parts, self._live(link, tag, state) or await self._serving.ask(link, tag)
-
-    def _live(self, link: Link, tag: bytes, state: Any) -> GenerationId | None:
-        """Returns the live generation by the reply to a check; None if the server has to be asked, for example because
-        the copy of the control record is being moved, so that the reply is an error. Raises Unavailable.
-        """
-        return None if isinstance(state, ErrorReply) else self._serving.read(link, tag, state)
+        return parts, self._serving.read(link, tag, state) or await self._serving.ask(link, tag)
 
     async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
         """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""

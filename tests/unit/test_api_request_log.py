@@ -18,8 +18,7 @@ CALLER = credentials(f"Bearer {KEY}".encode())
 
 
 def write(log: RequestLog, status: int, error: Exception | None = None) -> None:
-    path = f"/api/v1/ext/leads/{crm.LEAD.upper()}".encode()
-    request = Request(b"mine", "GET", path, caller=CALLER, error=error)
+    request = Request(b"mine", "GET", last_segment=crm.LEAD.upper(), caller=CALLER, error=error)
     log.write(request, "/api/v1/ext/leads/{id}", status, 0.0012)
 
 

@@ -143,7 +143,7 @@ def seconds(microseconds: int) -> int:
 
 def _more_in(full_in: int, interval: int) -> int:
     """Returns the seconds until one more request remains; 0 if the bucket is full. Parameters are in microseconds."""
-    return seconds(full_in % interval or interval) if full_in else 0
+    return ((full_in % interval or interval) + _SECOND - 1) // _SECOND if full_in else 0
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from api import pages
-from api import request as requests
 from api.documents import Documents
 from api.errors import as_unavailable
 from api.request import Request, Response, error_response
@@ -66,15 +65,18 @@ class Api(Starlette):
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if scope["type"] == "http":
-            prefix, _, segment = scope["raw_path"].rpartition(b"/")
+            request: Request = scope["request"]
+            prefix, _, segment = request.raw_path.rpartition(b"/")
             resource = self._documents.get(prefix)
             if resource is not None and segment:
+                request.last_segment = segment.decode("latin-1")
                 return resource(scope, receive, send)
+            scope.update(path=request.raw_path.decode("latin-1"), method=request.method, headers=())
         return super().__call__(scope, receive, send)
 
 
 class Endpoint:
-    """An endpoint that is called as ASGI says, and answers as only the Edge understands: read the request, compute the
+    """An endpoint that is called as ASGI says, and answers as only the Edge understands: take its request, compute the
     response or report the error, send it, count it. Starlette's Request, Response and middleware would halve the
     throughput of documents.
 
@@ -90,7 +92,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         started = perf_counter()
-        request = requests.read(scope)
+        request: Request = scope["request"]
         try:
             response = await self._handler(self._worker, request)
         except Exception as error:  # noqa: BLE001 - it is logged, a defect with its traceback

@@ -111,7 +111,7 @@ class Documents:
             return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (etag, charged, reply.as_of))
         head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (JSON, etag, charged, reply.as_of)
         json = reply.value[self._body_offset :]
-        if json.startswith(JSON_START):
+        if json[:1] == JSON_START:
             return Response(200, head, json, reply.rest)
         return Response(200, head, self._unpacked(b"".join((reply.value, *reply.rest))))
 

@@ -26,8 +26,7 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from heapq import nsmallest
 from ipaddress import IPv6Address
 from typing import Any, ClassVar, cast
@@ -37,7 +36,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from api.errors import ApiError, BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
-from api.request import Request, Response, encode_head, error_response, request_id
+from api.request import REPEATED, Request, Response, encode_head, error_response, request_id
 from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
@@ -54,7 +53,9 @@ MAX_HEAD_BYTES = 16 * 1024
 LINGER_SECONDS = 1.0
 _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_USED_HEADERS = frozenset(
+    b"authorization content-length host if-none-match origin transfer-encoding x-forwarded-for x-request-id".split()
+)
 _END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
@@ -121,6 +122,12 @@ def is_host(value: bytes) -> bool:
     return True
 
 
+@lru_cache(maxsize=1)
+def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Returns the lines of the headers that every response has, cached because they change once a second."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
 def normalized(path: bytes) -> bytes:
     """Returns the equivalent path without needless percent-encoding (RFC 3986, section 6.2.2.2)."""
     return _UNRESERVED.sub(lambda match: bytes([int(match[1], 16)]), path) if _PERCENT in path else path
@@ -153,23 +160,26 @@ class Edge(asyncio.Protocol):
         self._server = server_state
         self._connections = cast(set[Edge], server_state.connections)
         """All connections of this worker."""
+        self._tasks = cast(set[asyncio.Task[None] | None], server_state.tasks)
         # uvicorn passes what the lifespan of the application has yielded (`api/app.py`).
         self._worker: Worker = app_state["worker"]
         self._transport: asyncio.Transport
-        self._client: tuple[str, int] | None = None
+        self._client: str | None = None
         self._parser = httptools.HttpRequestParser(self)
         # Nothing behind a request is parsed with it.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._head = bytearray()  # what was received of the present head, which may hold an API key
+        self._head: bytes | bytearray = b""  # what was received of the present head, which may hold an API key
         self._head_complete = False
         self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._headers: dict[bytes, bytes] = {}  # those that are used; REPEATED joins the values of a repeated one
         self.waiting_since: float | None = None
         """When it began to wait for its client, by the clock of the event loop; None if it does not wait."""
+        self._waits_until = 0.0
+        self._closes_until: float | None = None  # then it is closed though the client has not taken everything
+        self._timer: asyncio.TimerHandle | None = None
         self._received = b""  # is parsed from `_place` on, once the present request is answered
         self._place = 0
-        self._scope: dict[str, Any] | None = None  # of the request that is being answered
+        self._request: Request | None = None  # is being answered
         self._keep_alive = True
         self._organization = b""  # that the last response is for
         self._reading_paused = False
@@ -183,10 +193,11 @@ class Edge(asyncio.Protocol):
         self._connections.add(self)
         if len(self._connections) > self.max_connections:
             self._make_room()
-        self._wait(self.head_seconds, self._on_head_timeout)
+        self._wait(self.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()  # then nothing refers to this connection, so it is freed without a garbage collection
         self.unread.remove(self)
         self._connections.discard(self)
         self._received = b""
@@ -201,22 +212,38 @@ class Edge(asyncio.Protocol):
         for _, each in nsmallest(max(1, self.max_connections // _SHARE), waiting, key=lambda found: found[0]):
             each.abort()
 
-    def _wait(self, seconds: float, action: Callable[[], object]) -> None:
-        """Call this action unless the wait ends within these seconds. A wait that has begun before keeps its time and
-        its action. While there is none, nothing refers to this connection, so it is freed without a garbage collection.
-        """
-        if self._timer is None:
-            self.waiting_since = self.loop.time()
-            self._timer = self.loop.call_later(seconds, action)
+    def _wait(self, seconds: float) -> None:
+        """Give the client so many seconds. A wait that has begun before keeps its time.
 
-    def _stop_waiting(self) -> None:
+        A wait ends without its timer, because usually the next one ends later: to set it for each request takes long.
+        """
+        if self.waiting_since is None:
+            self.waiting_since = self.loop.time()
+            self._waits_until = self.waiting_since + seconds
+            if self._timer is None or self._timer.when() > self._waits_until:
+                self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = self.waiting_since = None
+        self._timer = self.loop.call_at(self._waits_until, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.waiting_since is None:
+            return  # the next wait sets it
+        if self.loop.time() < self._waits_until:
+            self._set_timer()
+        elif self._closes_until is not None:
+            self._end(self._closes_until)
+        elif self._head:
+            self._refuse(HeadTooSlow())
+        else:
+            self.abort()
 
     def shutdown(self) -> None:
         """End the connection once its request is answered: the server is about to end."""
-        if self._scope is None:
+        if self._request is None:
             self._transport.close()
         else:
             self._keep_alive = False
@@ -230,7 +257,7 @@ class Edge(asyncio.Protocol):
 
     def _feed(self) -> None:
         """Parse one head after the other, as long as no request is being answered and no response is unread."""
-        while self._place < len(self._received) and self._scope is None:
+        while self._place < len(self._received) and self._request is None:
             if self._reading_done or self._writing_paused:
                 break
             self._feed_part()
@@ -244,34 +271,42 @@ class Edge(asyncio.Protocol):
         """Parse what was received of one head, which ends with an empty line. The parser accepts no line end but CRLF,
         so both agree on where a head ends.
         """
-        received, before = self._received, len(self._head)
-        if not before:
-            if received[self._place] in b"\r\n":
-                self._place = _EMPTY_LINES.match(received, self._place).end()  # type: ignore[union-attr]  # always matches
-                if self._place == len(received):
+        if not self._head:
+            if self._received[self._place] in b"\r\n":
+                self._place = _EMPTY_LINES.match(self._received, self._place).end()  # type: ignore[union-attr]  # always matches
+                if self._place == len(self._received):
                     return
-            self._stop_waiting()  # the time for the head starts now
-        part = received[self._place : self._place + MAX_HEAD_BYTES - before]
-        self._head += part
-        end = self._head.find(_END, max(0, before - len(_END) + 1))  # it may have begun in an earlier part
-        if end >= 0:
-            del self._head[end + len(_END) :]
-            part = part[: len(self._head) - before]
-        self._place += len(part)
+            self.waiting_since = None  # the time for the head starts now
+        part, is_last = self._take_part()
         try:
             self._parse(part)
-            if self._head_complete != (end >= 0):
+            if self._head_complete != is_last:
                 raise BadRequest
-            if end >= 0:
+            if is_last:
                 self._begin()
             elif len(self._head) >= MAX_HEAD_BYTES:
                 raise HeadTooLarge
             else:
-                self._wait(self.head_seconds, self._on_head_timeout)
+                self._wait(self.head_seconds)
         except httptools.HttpParserError:
             self._refuse(BadRequest())
         except ApiError as error:
             self._refuse(error)
+
+    def _take_part(self) -> tuple[bytes, bool]:
+        """Move what was received of the present head to `_head`. Returns it, and whether it is the last part."""
+        before = len(self._head)
+        part = self._received[self._place : self._place + MAX_HEAD_BYTES - before]
+        begun = self._head[1 - len(_END) :]  # the end may have begun in an earlier part
+        end = (begun + part).find(_END)
+        if end >= 0:
+            part = part[: end + len(_END) - len(begun)]
+        self._place += len(part)
+        if before:
+            self._head += part
+        else:
+            self._head = part if end >= 0 else bytearray(part)  # a whole head is not copied
+        return part, end >= 0
 
     def _parse(self, part: bytes) -> None:
         try:  # noqa: SIM105 - `suppress` takes three times as long
@@ -285,7 +320,10 @@ class Edge(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """`Expect` is ignored: no body is wanted."""
-        self._headers.append((name.lower(), value.rstrip(b" \t")))  # the parser leaves tabs (RFC 9112, section 5.1)
+        name = name.lower()
+        if name in _USED_HEADERS:
+            value = value.rstrip(b" \t")  # the parser leaves tabs (RFC 9112, section 5.1)
+            self._headers[name] = self._headers[name] + REPEATED + value if name in self._headers else value
 
     def on_headers_complete(self) -> None:
         self._head_complete = True
@@ -298,33 +336,17 @@ class Edge(asyncio.Protocol):
         has_body = self._check_framing(version)
         if has_body and method in (b"GET", b"HEAD"):
             raise BodyNotAllowed
-        if target.startswith(b"/"):  # what this form may contain was checked by the parser
-            path, _, query = target.partition(b"?")
-        else:
-            url = httptools.parse_url(target)
-            path, query = url.path or b"/", url.query or b""
-        path = normalized(path)
-        scope = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "client": self._client,
-            "scheme": "http",
-            "method": method.decode(),
-            "root_path": "",
-            "path": path.decode("latin-1"),
-            "raw_path": path,
-            "query_string": query,
-            "headers": self._headers,
-        }
+        # What the usual form, a path, may contain was checked by the parser.
+        path = target.partition(b"?")[0] if target.startswith(b"/") else httptools.parse_url(target).path or b"/"
+        own_id = request_id(self._headers.get(b"x-request-id"))
+        request = Request(own_id, method.decode(), normalized(path), self._headers, self._client)
         self._keep_alive &= version != "1.0" and not has_body and not self._worker.draining
         self._reading_done = has_body
-        self._scope = scope
+        self._request = request
         self._forget_head()
-        self._stop_waiting()
-        task = self.loop.create_task(self._serve(scope))
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
+        self.waiting_since = None
+        # With a name, because asyncio would make up one for each request.
+        self._tasks.add(asyncio.Task(self._serve(request), loop=self.loop, name="request"))
 
     def _version(self, method: bytes) -> str:
         """Returns the version in the first line. Raises BadRequest if it is not one of HTTP/1, if there are more spaces
@@ -340,32 +362,26 @@ class Edge(asyncio.Protocol):
         """Returns whether the request has a body. Raises BadRequest if its headers break a rule of RFC 9112 that the
         parser does not check: sections 3.2 (Host) and 6.1 (no transfer coding in HTTP/1.0).
         """
-        hosts, has_body = 0, False
-        for name, value in self._headers:
-            if name == b"host":
-                hosts += 1 if is_host(value) else 2
-            elif name == b"transfer-encoding":
-                has_body = True
-                if version == "1.0":
-                    raise BadRequest
-            elif name == b"content-length" and value.strip(b"0"):
-                has_body = True
-        if hosts > 1 or (hosts == 0 and version == "1.1"):
+        host, length = self._headers.get(b"host"), self._headers.get(b"content-length")
+        has_host = is_host(host) if host is not None else version == "1.0"
+        has_coding = b"transfer-encoding" in self._headers
+        if not has_host or (has_coding and version == "1.0"):
             raise BadRequest
-        return has_body
+        return has_coding or (length is not None and length.strip(b"0") != b"")
 
     def _forget_head(self) -> None:
-        self._head.clear()
-        self._head_complete, self._url, self._headers = False, b"", []
+        self._head, self._head_complete, self._url, self._headers = b"", False, b"", {}
 
-    async def _serve(self, scope: dict[str, Any]) -> None:
+    async def _serve(self, request: Request) -> None:
         try:
-            await self._app(scope, _receive, self._send)
+            await self._app({"type": "http", "request": request}, _receive, self._send)
         except (Exception, asyncio.CancelledError) as error:
-            if self._scope is scope:
+            if self._request is request:
                 self._refuse(error)
             else:
                 logger.exception("a request failed after it had been answered")
+        finally:
+            self._tasks.discard(asyncio.current_task(self.loop))
 
     async def _send(self, message: Any) -> None:
         """Take the only message of a response: an `http.response.start` with the whole `response` (`api/app.py`). It is
@@ -378,9 +394,7 @@ class Edge(asyncio.Protocol):
         self._organization = message["organization"]
         if self._transport.is_closing():
             return
-        self._write(
-            response, message["request_id"], self._common_headers(), cors=message["cors"], close=not self._keep_alive
-        )
+        self._write(response, message["request_id"], cors=message["cors"], close=not self._keep_alive)
         if self._transport.is_closing():  # `unread` has chosen this connection
             return
         self._resume_reading()
@@ -389,40 +403,36 @@ class Edge(asyncio.Protocol):
         elif self._received:
             self._feed()
         else:
-            self._wait(self.idle_seconds, self.abort)
+            self._wait(self.idle_seconds)
 
-    def _write(self, response: Response, own_id: bytes, common: bytes, *, cors: bool, close: bool) -> None:
-        head = encode_head(response, own_id, common, cors=cors, close=close)
-        is_head = self._head.startswith(b"HEAD ") if self._scope is None else self._scope["method"] == "HEAD"
+    def _write(self, response: Response, own_id: bytes, *, cors: bool, close: bool) -> None:
+        head = encode_head(response, own_id, _lines((*self._server.default_headers,)), cors=cors, close=close)
+        is_head = self._head.startswith(b"HEAD ") if self._request is None else self._request.method == "HEAD"
         if is_head:
             self._transport.write(head)
         elif response.rest:
             self._transport.writelines((head, response.body, *response.rest))
         else:
             self._transport.write(head + response.body)
-        self._scope = None  # it holds the API key, and so may the head
-        self._forget_head()
-
-    def _common_headers(self) -> bytes:
-        return b"".join([b"%b: %b\r\n" % header for header in self._server.default_headers])
+        self._request = None  # it holds the API key
 
     def _refuse(self, error: BaseException) -> None:
         """Report an error that no endpoint has reported, and close the connection."""
         self._reading_done = True
-        self._stop_waiting()
-        parsed = dict(self._headers)
-        own_id = request_id(parsed.get(b"x-request-id"))
+        self.waiting_since = None
+        own_id = request_id(self._headers.get(b"x-request-id", b"").rpartition(REPEATED)[2])
         response = error_response(error, own_id, self._worker.docs_url)
         self._worker.counters.route("edge").count(response.status, 0.0)
         self._worker.log.write(Request(own_id, error=error), "edge", response.status, 0.0)
         if not self._transport.is_closing():
-            self._write(response, own_id, self._common_headers(), cors=b"origin" in parsed, close=True)
+            self._write(response, own_id, cors=b"origin" in self._headers, close=True)
+            self._forget_head()
             self._close_gently()
 
     def pause_writing(self) -> None:
         """A part of a response did not fit into the send buffer."""
         self._writing_paused = True
-        self._wait(self.stalled_seconds, self.abort)
+        self._wait(self.stalled_seconds)
         self.unread.add(self, self._organization, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
@@ -431,16 +441,16 @@ class Edge(asyncio.Protocol):
         self.unread.remove(self)
         if self._reading_done or self._transport.is_closing():
             return
-        self._stop_waiting()
+        self.waiting_since = None
         if self._received:
             self._resume_reading()
             self._feed()
         else:
-            self._wait(self.idle_seconds, self.abort)
+            self._wait(self.idle_seconds)
 
     def eof_received(self) -> bool:
         """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
-        if self._scope is not None:
+        if self._request is not None:
             self._keep_alive = False
         elif self._in_kernel():
             self._close_gently()
@@ -466,19 +476,14 @@ class Edge(asyncio.Protocol):
             self._reading_paused = False
             self._transport.resume_reading()
 
-    def _on_head_timeout(self) -> None:
-        if self._head:
-            self._refuse(HeadTooSlow())
-        else:
-            self.abort()
-
     def _close_gently(self) -> None:
         """Close the connection once the client has taken everything, or after `stalled_seconds`."""
         self._reading_done = True
         self._received, self._place = b"", 0
         self._transport.write_eof()
-        self._stop_waiting()
-        self._wait(LINGER_SECONDS, partial(self._end, self.loop.time() + self.stalled_seconds))
+        self._closes_until = self.loop.time() + self.stalled_seconds
+        self.waiting_since = None
+        self._wait(LINGER_SECONDS)
 
     def _end(self, latest: float) -> None:
         if not self._in_kernel():
@@ -486,7 +491,8 @@ class Edge(asyncio.Protocol):
         elif self.loop.time() > latest:
             self.abort()
         else:
-            self._timer = self.loop.call_later(LINGER_SECONDS, self._end, latest)
+            self._waits_until += LINGER_SECONDS
+            self._set_timer()
 
 
 async def _receive() -> dict[str, Any]:
@@ -494,10 +500,10 @@ async def _receive() -> dict[str, Any]:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-def _address(transport: asyncio.Transport) -> tuple[str, int] | None:
-    """Returns the address and the port of the client; None if it has closed the connection already."""
+def _address(transport: asyncio.Transport) -> str | None:
+    """Returns the address of the client; None if it has closed the connection already."""
     try:
-        host, port, *_ = transport.get_extra_info("socket").getpeername()
+        address: str = transport.get_extra_info("socket").getpeername()[0]
     except OSError:
         return None
-    return host, port
+    return address

@@ -7,7 +7,7 @@ valid when it was used last is not affected. No key is kept, only hashes. Each w
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Generic, TypeVar
@@ -127,26 +127,29 @@ class KnownKeys:
 
 
 class Recent(Generic[T]):
-    """Holds at most `most` values. Beyond that, the one that has not been used for the longest time is forgotten.
+    """Holds at most `most` values. Beyond that, those that have not been used for the longest time are forgotten: each
+    time that half as many were used, the others.
 
     `functools.lru_cache` would keep the arguments of its function, which may be secrets.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[bytes, T] = OrderedDict()
+        self._used: dict[bytes, T] = {}
+        self._before: dict[bytes, T] = {}
 
     def get(self, name: bytes) -> T | None:
-        found = self._values.get(name)
-        if found is not None:
-            self._values.move_to_end(name)
+        found = self._used.get(name)
+        if found is None and (found := self._before.get(name)) is not None:
+            self.put(name, found)
         return found
 
     def put(self, name: bytes, value: T) -> None:
-        self._values[name] = value
-        self._values.move_to_end(name)
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
+        self.remove(name)
+        self._used[name] = value
+        if 2 * len(self._used) >= self._most:
+            self._used, self._before = {}, self._used
 
     def remove(self, name: bytes) -> None:
-        self._values.pop(name, None)
+        self._used.pop(name, None)
+        self._before.pop(name, None)

@@ -105,18 +105,14 @@ def headers(reply: Reply) -> bytes:
     """Returns the lines of all rate-limit headers. X-RateLimit-* describe the bucket with fewer requests left, that of
     the key if both have the same.
     """
-    policy, key_interval, organization_interval = _policy(
+    lines, key_interval, organization_interval = _lines(
         reply.key_quota, reply.key_window, reply.organization_quota, reply.organization_window
     )
     if reply.key_remaining <= reply.organization_remaining:
         quota, remaining, full_in = reply.key_quota, reply.key_remaining, reply.key_full_in
     else:
         quota, remaining, full_in = reply.organization_quota, reply.organization_remaining, reply.organization_full_in
-    return (
-        b'ratelimit-policy: %b\r\nratelimit: "key";r=%d;t=%d, "organization";r=%d;t=%d\r\n'
-        b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\n"
-    ) % (
-        policy,
+    return lines % (
         reply.key_remaining,
         _more_in(reply.key_full_in, key_interval),
         reply.organization_remaining,
@@ -142,23 +138,24 @@ def _address_headers(limit: Limit, found: Bucket) -> bytes:
 
 def seconds(microseconds: int) -> int:
     """Returns whole seconds, rounded up."""
-    return -(-microseconds // _SECOND)
+    return (microseconds + _SECOND - 1) // _SECOND
 
 
 def _more_in(full_in: int, interval: int) -> int:
     """Returns the seconds until one more request remains; 0 if the bucket is full. Parameters are in microseconds."""
-    return seconds(full_in % interval or interval) if full_in else 0
+    return ((full_in % interval or interval) + _SECOND - 1) // _SECOND if full_in else 0
 
 
 @lru_cache(maxsize=1024)
-def _policy(
+def _lines(
     key_quota: int, key_window: int, organization_quota: int, organization_window: int
 ) -> tuple[bytes, int, int]:
-    """Returns RateLimit-Policy and both intervals, cached because they are the same in nearly all responses."""
-    policy = b'"key";q=%d;w=%d, "organization";q=%d;w=%d' % (
-        key_quota,
-        key_window,
-        organization_quota,
-        organization_window,
-    )
-    return policy, interval(key_quota, key_window), interval(organization_quota, organization_window)
+    """Returns the lines with places for the numbers that change, and both intervals, cached because they are the same
+    for nearly all responses.
+    """
+    lines = (
+        b'ratelimit-policy: "key";q=%d;w=%d, "organization";q=%d;w=%d\r\n'
+        b'ratelimit: "key";r=%%d;t=%%d, "organization";r=%%d;t=%%d\r\n'
+        b"x-ratelimit-limit: %%d\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-reset: %%d\r\n"
+    ) % (key_quota, key_window, organization_quota, organization_window)
+    return lines, interval(key_quota, key_window), interval(organization_quota, organization_window)

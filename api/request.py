@@ -1,4 +1,4 @@
-"""A request, as the API reads it from an ASGI scope, with the credentials of its caller; and a response, as it is sent.
+"""A request, as the edge has read it, with the credentials of its caller; and a response, as the edge sends it.
 
 Headers of a response are the lines that are sent, each with its line end. All of them are constants, numbers, or values
 that were validated when they came in, so nobody has to search them for forbidden characters. Section 1 of the contract
@@ -7,13 +7,13 @@ says how errors are answered.
 
 import random
 import re
+from binascii import hexlify
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
-from starlette.types import Scope
 
 from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, RateLimitExceeded
 from schemas import api_keys, names
@@ -30,7 +30,6 @@ MAX_ETAGS = 32
 """Further ETags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
 OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 
-_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
 _MOST_HOPS = 32
@@ -54,9 +53,10 @@ class Credentials(Struct, eq=False):
     """The name under which Redis has the record of the key, if there is such a key. It may be revoked."""
     key_limit: bytes
     organization_limit: bytes
-    packed: tuple[bytes, bytes] | None = None
-    """What all calls of the script for this caller have in common (`api/redis/store.py`): the words before the name of
-    the document, and those after it, in the protocol of Redis. None until the first call.
+    packed: tuple[int, bytes, bytes] | None = None
+    """What all calls of the script for this caller have in common (`api/redis/store.py`): the number of words without
+    ETags, the words before the name of the document, and those after it, in the protocol of Redis. None until the first
+    call.
     """
 
 
@@ -94,15 +94,12 @@ class Request(Struct):
     headers: dict[bytes, bytes] = {}
     client: str | None = None
     """The address from which the connection was opened."""
+    last_segment: str = ""
+    """Of the path of a document, the part after the last slash, which should be an id."""
     caller: Credentials | None = None
     """The names of the key, as soon as its form is known to be right."""
     error: BaseException | None = None
     """Why the response is an error."""
-
-    @property
-    def last_segment(self) -> str:
-        """The part of the path after the last slash."""
-        return self.raw_path.rpartition(b"/")[2].decode("latin-1")
 
     @property
     def etags(self) -> tuple[bytes, ...]:
@@ -110,27 +107,11 @@ class Request(Struct):
         return etags_to_match(self.headers[b"if-none-match"]) if b"if-none-match" in self.headers else ()
 
 
-def read(scope: Scope) -> Request:
-    """Returns the request of an ASGI scope."""
-    headers: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name in _USED_HEADERS:
-            headers[name] = headers[name] + REPEATED + value if name in headers else value
-    client = scope.get("client")
-    return Request(
-        request_id(headers.get(b"x-request-id")),
-        scope["method"],
-        scope["raw_path"],
-        headers,
-        client[0] if client else None,
-    )
-
-
 def request_id(sent: bytes | None) -> bytes:
     """Returns the id that was sent if it is safe in headers and logs, otherwise 32 new hex digits."""
     if sent is not None and _VALID_ID.fullmatch(sent) and not api_keys.is_in(sent):  # it is logged, and no key may be
         return sent
-    return b"%032x" % random.getrandbits(128)
+    return hexlify(random.getrandbits(128).to_bytes(16))
 
 
 def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
@@ -157,7 +138,7 @@ def etag_of(value: bytes) -> bytes:
     The ETags (RFC 9110, 8.8.3 and 13.1.2) are weak, because a proxy may compress a body on its way. `If-None-Match`
     compares weakly, so one that a proxy turned into a strong one matches as well.
     """
-    return b'W/"%b"' % value[ETAG].hex().encode()
+    return b'W/"' + hexlify(value[ETAG]) + b'"'
 
 
 def etags_to_match(header: bytes) -> tuple[bytes, ...]:

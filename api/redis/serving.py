@@ -102,10 +102,12 @@ class Serving:
             )
         return self._checks[link]
 
-    def read(self, link: Link, tag: bytes, reply: list[bytes | None]) -> GenerationId | None:
+    def read(self, link: Link, tag: bytes, reply: list[bytes | None] | ErrorReply) -> GenerationId | None:
         """Returns the live generation, from the reply to `check`; None if `ask` has to decide whether the shard is
         believed for the slot of this hash tag. Raises Unavailable, and Rebuilding if the shard is not complete.
         """
+        if isinstance(reply, ErrorReply):
+            return None  # the copy of the control record is being moved
         served: _Served | None = link.serving
         if served is not None and served.reply == reply and self._believes(served, tag):
             return served.generation

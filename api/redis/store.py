@@ -25,6 +25,7 @@ from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
+_HEAD_BYTES = _HEAD.size
 _LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
 _PART_UNDER_WAY = 256
@@ -65,7 +66,7 @@ def read_reply(reply: int | bytes, as_of: bytes = b"") -> Reply:
     """Decode a reply of `serve.lua`, as the header of the script describes it."""
     if isinstance(reply, int):
         return Reply(reply)
-    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD.size :], (), as_of]
+    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD_BYTES:], (), as_of]
     return Reply(*fields)
 
 
@@ -151,9 +152,7 @@ class Store:
                 await self._servers.link(tag).reconnected()
             link = self._servers.link(tag)
             try:
-                generation = self._serving.known(link, tag)
-                if generation is None:
-                    generation = await self._serving.ask(link, tag)
+                generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
                 as_of = link.as_of
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
                 if large_queue is None or name is None:
@@ -178,7 +177,7 @@ class Store:
             if answered is not link:
                 link.as_of = b""  # it says nothing about the slot that has moved
             return reply, await self._believed(answered, tag)
-        return reply, await self._live(link, tag, state)
+        return reply, self._serving.read(link, tag, state) or await self._serving.ask(link, tag)
 
     async def _call_large(
         self, link: Link, tag: bytes, name: bytes, queue: bytes
@@ -192,13 +191,9 @@ class Store:
         except ErrorReply as error:  # slots are being moved: the value comes in one part, over the usual connection
             value, answered = await self._servers.retry(error, link, tag, pack((b"GET", name)))
             return (value or b"",), await self._believed(answered, tag)
-        return parts, await (self._believed(link, tag) if check is None else self._live(link, tag, state))
-
-    async def _live(self, link: Link, tag: bytes, state: Any) -> GenerationId:
-        """Returns the live generation by the reply to a check. Raises Unavailable."""
-        # If it is an error, the copy of the control record is being moved.
-        live = None if isinstance(state, ErrorReply) else self._serving.read(link, tag, state)
-        return live or await self._serving.ask(link, tag)
+        if check is None:
+            return parts, await self._believed(link, tag)
+        return parts, self._serving.read(link, tag, state) or await self._serving.ask(link, tag)
 
     async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
         """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""
@@ -209,17 +204,24 @@ class Store:
 
     def _command(self, caller: Credentials, name: bytes | None, etags: tuple[bytes, ...]) -> bytes:
         """Returns the packed call of the script. `name` is that of the document."""
-        if name is None or etags:
-            return pack((*self._call_of(caller, name, etags).words(),))
-        # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
+        if name is None:
+            return pack((*self._call_of(caller, None, etags).words(),))
+        # All words but the name and the ETags are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
         if caller.packed is None:
             command = self._call_of(caller, b"", ())
             words, after = command.words(), len(command.arguments)  # the document is the last key
-            before = b"*%d\r\n%b" % (len(words), pack_words((*words[: -after - 1],)))
-            caller.packed = before, pack_words((*words[-after:],))
-        before_name, after_name = caller.packed
-        return b"%b$%d\r\n%b\r\n%b" % (before_name, len(name), name, after_name)
+            caller.packed = len(words), pack_words((*words[: -after - 1],)), pack_words((*words[-after:],))
+        count, before_name, after_name = caller.packed
+        packed_etags = pack_words(etags) if etags else b""
+        return b"*%d\r\n%b$%d\r\n%b\r\n%b%b" % (
+            count + len(etags),
+            before_name,
+            len(name),
+            name,
+            after_name,
+            packed_etags,
+        )
 
     def _call_of(self, caller: Credentials, document: bytes | None, etags: tuple[bytes, ...]) -> Command:
         return serve(

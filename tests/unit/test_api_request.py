@@ -209,11 +209,7 @@ def test_reasons_of_errors_are_not_sent() -> None:
     assert b"10.0.0.7" not in answer.body
 
 
-SCOPE: dict[str, Any] = {
-    "method": "GET",
-    "raw_path": b"/",
-    "headers": [(b"x-request-id", b"mine"), (b"authorization", b"Bearer lv_live_secret")],
-}
+REQUEST = Request(b"mine", "GET", b"/", {b"authorization": b"Bearer lv_live_secret"})
 
 
 async def broken(_: Worker, __: Request) -> Response:
@@ -231,7 +227,7 @@ async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
         sent.append(message)
 
     worker = Worker(ApiSettings())
-    await Endpoint(worker, "x", broken)(SCOPE, nothing, send)
+    await Endpoint(worker, "x", broken)({"request": REQUEST}, nothing, send)
     [message] = sent
     assert message["response"].status == 500
     assert orjson.loads(message["response"].body)["error"] == "internal_error"
@@ -251,8 +247,7 @@ CALLER = credentials(f"Bearer {KEY}".encode())
 
 
 def write(log: RequestLog, status: int, error: Exception | None = None) -> None:
-    path = f"/api/v1/ext/leads/{crm.LEAD.upper()}".encode()
-    request = Request(b"mine", "GET", path, caller=CALLER, error=error)
+    request = Request(b"mine", "GET", last_segment=crm.LEAD.upper(), caller=CALLER, error=error)
     log.write(request, "/api/v1/ext/leads/{id}", status, 0.0012)
 
 

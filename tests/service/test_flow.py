@@ -8,7 +8,7 @@ import pytest
 
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import free_port
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from projector.line.pace import YIELDING
 from schemas import names, resources
 from tests.harness import crm, stored
@@ -16,7 +16,7 @@ from tests.harness.generations import any_tag, generation
 from tests.harness.histories import now_ms, traffic
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.services import Kafka, not_available
+from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, eventually, seconds_until
 
 pytestmark = pytest.mark.apache
@@ -29,17 +29,14 @@ HELD = 40
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of its own, whose data outlives a crash."""
-    try:
-        server = RedisServer.start(tmp_path / "redis", appendonly=True)
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
+    with RedisServer.start(tmp_path / "redis", appendonly=True) as server:
         yield server
 
 
 @pytest.fixture
 def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
     with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
+        leadview.calls_plain_commands = True
         yield leadview
 
 

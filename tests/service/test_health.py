@@ -28,7 +28,6 @@ from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, running_api_process
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.services import Kafka
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
@@ -40,17 +39,8 @@ MANY = 1000
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis that the test may break."""
-    with RedisServer.start(tmp_path / "redis") as server:
-        yield server
-
-
-@pytest.fixture
-def own(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    """A Leadview on that Redis. No topic exists yet."""
-    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
-        yield leadview
+def own(leadview_with_own_redis: Leadview) -> Leadview:
+    return leadview_with_own_redis
 
 
 def now() -> float:
@@ -225,7 +215,7 @@ def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
 
 
 @pytest.mark.long
-def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
+def test_a_frozen_redis(own: Leadview, own_redis: RedisServer) -> None:
     """What cannot be measured is unknown. The program is alive all the while, so nothing restarts it."""
     own.topics.create()
     port = free_port()
@@ -233,14 +223,14 @@ def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
     own.publish(*leads(3))
     own.wait_until_served()
     wait_until(lambda: metric(port, LAG) == 0, "nothing waits")
-    server.pause()
+    own_redis.pause()
     wait_until(lambda: metric(port, 'leadview_projector_measured{part="redis"}') == 0, "Redis is not measured")
     assert metric(port, LAG) is None
     assert "nan" in str(metric(port, AGE))
     assert "nan" in str(metric(port, "leadview_projector_redis_memory_ratio"))
     wait_for_problem(port, "Redis cannot be read")
     assert ask(port, "/livez")[0] == 200
-    server.resume()
+    own_redis.resume()
     wait_until_well(port)
 
 

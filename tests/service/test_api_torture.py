@@ -1,5 +1,5 @@
 """Many organizations at once, over a connection to Redis that fails in every way: each response is the caller's own, or
-503 within a second, and service resumes within a second."""
+503 within twice the timeout, which is a second by default, and service resumes within a second."""
 
 import asyncio
 import random
@@ -22,6 +22,10 @@ ORGANIZATIONS = 60
 CALLERS = 40
 MOST_IN_FLIGHT = 25
 EVERY = "1000000/1s"
+TIMEOUT = 1.5
+LONGEST = 2 * TIMEOUT
+"""How long a request takes at most, in seconds: it waits for Redis once. By default, a third of this. The longer it is,
+the less it matters how busy the machine is."""
 ANSWERS = 60
 """Under each fault, at least."""
 
@@ -60,6 +64,7 @@ def population(redis_server: RedisService) -> Iterator[Population]:
 def settings_of(proxy: FaultyProxy) -> ApiSettings:
     return ApiSettings(
         redis_url=f"redis://127.0.0.1:{proxy.port}/0",
+        api_redis_timeout=TIMEOUT,
         api_max_in_flight=MOST_IN_FLIGHT,
         key_rate_limit=EVERY,
         organization_rate_limit=EVERY,
@@ -79,7 +84,7 @@ def test_no_response_ever_reaches_another_request(api: ApiServer, proxy: FaultyP
     assert seen.statuses[200] > 50
     assert seen.statuses.total() > 1000
     assert seen.broken_off > 20
-    assert seen.slowest < 1
+    assert seen.slowest < LONGEST
 
 
 def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
@@ -89,8 +94,8 @@ def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
         yield 0.15, Faults(slice_bytes=chance.randrange(1, 200))
         yield 0.2, Faults(end_after=chance.randrange(0, 20_000), end=chance.choice(["reset", "close"]))
         yield 0.1, Faults(delay_seconds=0.01, slice_bytes=1000)
-    yield 0.8, Faults(stalled=True)
-    yield 0.8, Faults(end_after=chance.randrange(500, 20_000), end="stall")
+    yield LONGEST, Faults(stalled=True)
+    yield LONGEST, Faults(end_after=chance.randrange(500, 20_000), end="stall")
     yield 0.1, Faults()
 
 
@@ -174,6 +179,6 @@ def test_service_resumes_within_a_second(
     for _ in range(3):
         with Stopwatch() as stopwatch:
             assert status() == 503
-            assert stopwatch.seconds < 1
+            assert stopwatch.seconds < LONGEST
     proxy.faults = Faults()
     assert_within(1, lambda: status() == 200, "service is back")

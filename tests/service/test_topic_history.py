@@ -149,7 +149,9 @@ def test_tombstones_of_the_new_topic_count_whatever_their_offsets(leadview: Lead
 
 @pytest.mark.apache
 @pytest.mark.usefixtures("apache_jars")
-@pytest.mark.parametrize("ways", [("stopped", "running"), pytest.param(("asleep",), marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize(
+    "ways", [("stopped", "running"), pytest.param(("asleep",), marks=pytest.mark.long)], ids=" and ".join
+)
 def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path, ways: tuple[str, ...]) -> None:
     """As after an unclean election, or after a disk was restored: the log has other records in place of its end. There
     is a projector for each of these ways to meet it. Kafka is started for them, because it loses records."""
@@ -168,8 +170,7 @@ def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path, ways: tuple[str, 
             publish_first(leadview)
         logs = [f"{leadview.topics.name(resources.LEAD)}-0" for leadview in leadviews.values()]
         broker.shut_down(0)
-        for log in logs:
-            shutil.copytree(data / log, kept / log)
+        _copy(logs, data, kept)
         broker.restart(0)
         projectors = {meanwhile: _with_records_to_lose(leadview) for meanwhile, leadview in leadviews.items()}
         for meanwhile, projector in projectors.items():
@@ -178,9 +179,7 @@ def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path, ways: tuple[str, 
             elif meanwhile == "asleep":
                 projector.pause()
         broker.shut_down(0)
-        for log in logs:
-            shutil.rmtree(data / log)
-            shutil.copytree(kept / log, data / log)
+        _copy(logs, kept, data)
         broker.restart(0)
         for meanwhile, leadview in leadviews.items():
             publish_again(leadview)  # more than was lost
@@ -190,6 +189,12 @@ def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path, ways: tuple[str, 
                 projectors[meanwhile].resume()
         for leadview in leadviews.values():
             _assert_named_until_a_rebuild(leadview)
+
+
+def _copy(logs: list[str], source: Path, target: Path) -> None:
+    for log in logs:
+        shutil.rmtree(target / log, ignore_errors=True)
+        shutil.copytree(source / log, target / log)
 
 
 def _with_records_to_lose(leadview: Leadview) -> Child:

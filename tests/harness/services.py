@@ -43,6 +43,8 @@ class Kafka(NamedTuple):
     bootstrap_servers: str
     create_topic: Callable[[str, int], None]
     """Takes a name and a number of partitions. The topic is compacted if this kind of Kafka can do that."""
+    login_servers: str = ""
+    """Where users sign in (`shared_kafka`); empty if there is no such address."""
 
 
 class RedisService(NamedTuple):
@@ -102,7 +104,8 @@ def start_kafka(stack: ExitStack, directory: Path, shared: Path) -> Kafka:
     if address:
         return _with_admin("container", address)
     if KAFKA.why_unavailable() is None:
-        return _with_admin("apache", stack.enter_context(shared_kafka(shared, directory)))
+        address, of_users = stack.enter_context(shared_kafka(shared, directory))
+        return _with_admin("apache", address)._replace(login_servers=of_users)
     embedded = stack.enter_context(EmbeddedKafka.start(directory))
     return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
 

@@ -2,7 +2,7 @@
 
 The first process that asks for it starts it, and stops it when no other process uses it any more.
 
-directory/address    where it is, while it runs
+directory/address    its addresses, while it runs
 directory/users      locked by each process that uses it; exclusively, while it is being stopped
 directory/starting   locked by the process that starts it
 """
@@ -13,13 +13,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from devstack import topics
-from devstack.apache_kafka import ApacheKafka
+from devstack.apache_kafka import ApacheKafka, plain_login
+
+USERS = {"crm": "right"}
+"""The passwords of those who can sign in."""
 
 
 @contextmanager
-def shared_kafka(directory: Path, storage: Path) -> Iterator[str]:
-    """Yields the address of the broker. `directory` is that of all processes, `storage` is for the broker if this
-    process starts it. Raises JarsMissing.
+def shared_kafka(directory: Path, storage: Path) -> Iterator[tuple[str, str]]:
+    """Yields two addresses of the broker: one for all, and one on which `USERS` sign in. `directory` is that of all
+    processes, `storage` is for the broker if this process starts it. Raises JarsMissing.
     """
     directory.mkdir(exist_ok=True)
     address = directory / "address"
@@ -31,9 +34,10 @@ def shared_kafka(directory: Path, storage: Path) -> Iterator[str]:
                 fcntl.flock(starting, fcntl.LOCK_EX)
                 fcntl.flock(users, fcntl.LOCK_SH)
                 if not address.exists():
-                    kafka = started.enter_context(ApacheKafka.start(storage))
+                    kafka = started.enter_context(ApacheKafka.start(storage, login=plain_login(USERS)))
                     topics.wait_for_groups(kafka.bootstrap_servers)
                     started.callback(address.unlink)
                     started.callback(fcntl.flock, users, fcntl.LOCK_EX)
-                    address.write_text(kafka.bootstrap_servers)
-        yield address.read_text()
+                    address.write_text(f"{kafka.bootstrap_servers} {kafka.sasl_servers}")
+        open_to_all, of_users = address.read_text().split()
+        yield open_to_all, of_users

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 from api.edge import Edge
 from schemas.settings import RequestLogMode
 from tests.harness.api_server import ApiServer, Response, patient, running_api
@@ -61,6 +63,15 @@ def target(
     finally:
         root.removeHandler(log)
         root.setLevel(level)
+
+
+def open_connections(api: Target) -> int:
+    """Returns how many connections the API has, which runs in this process."""
+    return sum(
+        each.laddr.port == api.port and each.status == psutil.CONN_ESTABLISHED
+        for each in psutil.Process().net_connections("tcp")
+        if each.laddr and each.raddr and each.raddr.port != api.port
+    )
 
 
 def assert_sound(answer: Response) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import random
 import socket
 import struct
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -282,26 +281,17 @@ async def dripping(begin: bytes, end: bytes) -> AsyncIterator[tuple[int, asyncio
         yield port, over
 
 
-def let_time_pass(connection: Connection) -> None:
-    """As if its calls had waited for longer than the timeout when the last byte arrived."""
-    assert connection._timeout_check
-    connection._timeout_check.cancel()
-    waited = 1.5 * connection._timeout
-    connection._callers = deque((caller, sent_at - waited, how) for caller, sent_at, how in connection._callers)
-    connection._check_timeout()
-
-
 async def test_a_late_reply_fails_alone() -> None:
     """Half of it has arrived, and now and then a byte does: what is behind it is still to come."""
     async with dripping(b"+first\r\n", b"$5\r\nthird\r\n") as (port, over):
-        connection = await open_connection(port)
+        connection = await open_connection(port, timeout=SHORT)
         first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
         checked = connection.call_checked(pack((b"GET", b"2")), pack((b"PING",)))
         assert await first == b"first"
-        let_time_pass(connection)
         for reply in (second, checked):
             with pytest.raises(Unavailable, match="did not reply within"):
                 await reply
+        connection._timeout = PATIENCE_SECONDS
         assert connection.in_flight == 2, "their replies are still to come"
         over.set()
         third = connection.call((b"GET", b"3"))
@@ -313,12 +303,10 @@ async def test_a_late_reply_fails_alone() -> None:
 
 async def test_a_late_check_fails_only_those_who_wait_for_it() -> None:
     async with dripping(b"+one\r\n", b"+two\r\n+complete\r\n") as (port, over):
-        connection = await open_connection(port)
-        first = connection.call_checked(pack((b"GET", b"1")), pack((b"PING",)))
-        await eventually(lambda: connection._checked, "it waits for the check only")
-        let_time_pass(connection)
+        connection = await open_connection(port, timeout=SHORT)
         with pytest.raises(Unavailable, match="did not reply within"):
-            await first
+            await connection.call_checked(pack((b"GET", b"1")), pack((b"PING",)))
+        connection._timeout = PATIENCE_SECONDS
         second = connection.call_checked(pack((b"GET", b"2")), pack((b"PING",)))
         over.set()
         assert await second == (b"two", b"complete")

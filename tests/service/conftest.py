@@ -13,10 +13,12 @@ import pytest
 
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.fault_proxy import FaultyProxy, faulty_proxy
-from devstack.jars import KAFKA, JarsMissing
+from devstack.jars import JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from tests.harness import certificates
 from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.certificates import Certificate
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
 from tests.harness.records import Caller, Records
@@ -117,9 +119,8 @@ def real_kafka(kafka: Kafka) -> Kafka:
 
 
 @pytest.fixture(scope="session")
-def apache_jars() -> Path:
-    """For tests that start an `ApacheKafka` of their own."""
-    return KAFKA.fetch()
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificates.create(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture

@@ -148,7 +148,6 @@ def test_tombstones_of_the_new_topic_count_whatever_their_offsets(leadview: Lead
 
 
 @pytest.mark.apache
-@pytest.mark.usefixtures("apache_jars")
 @pytest.mark.parametrize(
     "ways", [("stopped", "running"), pytest.param(("asleep",), marks=pytest.mark.long)], ids=" and ".join
 )

@@ -6,7 +6,6 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
-from _pytest.fixtures import FixtureDef
 from hypothesis import HealthCheck, settings
 
 from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
@@ -24,20 +23,8 @@ settings.load_profile("leadview")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: any process runs any test, but those that share a fixture of their file stay together.
-    Tests of whole installations come first, so that none of them is what all processes wait for in the end.
-    """
-    for item in items:
-        shares = any(fixture.scope == "module" for fixture in _fixtures(item))
-        if shares and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """Tests of whole installations come first, so that none of them is what all processes wait for in the end."""
     items.sort(key=lambda item: item.get_closest_marker("apache") is None)
-
-
-def _fixtures(item: pytest.Item) -> Iterator[FixtureDef[object]]:
-    if isinstance(item, pytest.Function):
-        for definitions in item._fixtureinfo.name2fixturedefs.values():
-            yield definitions[-1]
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from devstack.ports import free_port
+from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import control, crm
@@ -69,6 +70,8 @@ def test_asking_for_a_topic_creates_none(
             assert "missing" in leadview.call(command).stdout
         created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
         assert not [topic for topic in created if topic.startswith(topic_prefix)]
+    newer = TopicsRequest(["leads"]).build(_MetadataRequest_v10)  # which this broker does not know
+    assert newer.allow_auto_topic_creation is False
 
 
 def changes(log: Path) -> dict[str, dict[str, object]]:

@@ -17,6 +17,9 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
+# Tests start Python some hundred times, and each time would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run unit test test-long test-images troubles clients browser screenshots wire docs docs-test lint check \
 	bench chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling ci-fuzz
 
@@ -28,7 +31,8 @@ unit: .venv/dev.stamp
 	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" --numprocesses 2 --dist loadfile $(ARGS)
 
 # Four processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
-# reordering, the small files of tests/unit come last, so that all processes end at about the same time.
+# reordering, files with whole installations come first (tests/conftest.py), and the small files of tests/unit last, so
+# that all processes end at about the same time.
 test: check
 	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser \
 		and not kubernetes and not troubles" \

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 PATIENCE_SECONDS = float(os.environ.get("LEADVIEW_TEST_PATIENCE", "60"))
 """The timeout for what usually takes a moment. On a busy machine it can take much longer."""
-_INTERVAL_SECONDS = 0.02
+_INTERVAL_SECONDS, _LONGEST_INTERVAL_SECONDS = 0.02, 0.5
+_SHARE = 3
+"""A call that takes long is repeated after so many times its duration: asking must not slow down what is waited for."""
 
 
 def wait_until(
@@ -22,9 +24,15 @@ def wait_until(
     """
     deadline = time.monotonic() + timeout
     while True:
-        is_last = time.monotonic() >= deadline  # after a long pause of a busy machine, it is called once more
+        asked_at = time.monotonic()
+        is_last = asked_at >= deadline  # after a long pause of a busy machine, it is called once more
         if last := predicate():
             return
         if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
-        time.sleep(interval)
+        time.sleep(max(interval, pause_after(time.monotonic() - asked_at)))
+
+
+def pause_after(seconds: float) -> float:
+    """Returns how long to pause after a call that took so many seconds."""
+    return min(max(_INTERVAL_SECONDS, _SHARE * seconds), _LONGEST_INTERVAL_SECONDS)

@@ -21,6 +21,12 @@ settings.register_profile(
 settings.load_profile("leadview")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of whole installations come first, so that none of them is what all processes wait for in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("apache") is None)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Leadview runs on asyncio alone. One event loop serves the session, so fixtures may last that long."""

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 # Short and renewed, so that a projector that died, or a lock that was restored with an old state of Redis, delays a job
 # only briefly.
-_LOCK_SECONDS = 6
+_LOCK_SECONDS, _RENEW_SECONDS = 6, 2.0
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
 
 async def _renew(store: Store, lock: Lock, ended: Stop) -> None:
     while not ended.is_set():
-        await ended.sleep(_LOCK_SECONDS / 3)
+        await ended.sleep(_RENEW_SECONDS)
         if not ended.is_set():
             with suppress(Unavailable):
                 await _expire(store, lock, _LOCK_SECONDS)

@@ -218,6 +218,8 @@ def _contact_id(number: int) -> str:
 STOOD_STILL_SECONDS = 0.2
 MAX_BEHIND = 500
 _TICK_SECONDS = 0.05
+_READ_PAUSE_SECONDS = 0.002
+"""So that readers leave something of a processor to the programs that are tested."""
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 
 
@@ -291,13 +293,13 @@ class Writer(Repeating):
 
 
 class Reader(Repeating):
-    """Reads the steady records over HTTP as fast as it can, until `stop`: each response is 200, no version goes back.
+    """Reads the steady records over HTTP all the time until `stop`: each response is 200, no version goes back.
 
     A response 503 is right if the machine stood still meanwhile, so that the API had no reply of Redis in time.
     """
 
     def __init__(self, port: int, changes: Changes, seed: int) -> None:
-        super().__init__()
+        super().__init__(_READ_PAUSE_SECONDS)
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         self._changes = changes
         self._random = Random(seed)

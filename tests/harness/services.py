@@ -17,12 +17,12 @@ from testcontainers.community.kafka import KafkaContainer
 from testcontainers.community.redis import RedisContainer
 
 from devstack import topics
-from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
 from devstack.redis_server import RedisServer
 from schemas import names
 from schemas.redis_url import redis_url
+from tests.harness.shared_kafka import shared_kafka
 from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = names.PREFIX.decode()
@@ -43,6 +43,8 @@ class Kafka(NamedTuple):
     bootstrap_servers: str
     create_topic: Callable[[str, int], None]
     """Takes a name and a number of partitions. The topic is compacted if this kind of Kafka can do that."""
+    login_servers: str = ""
+    """Where users sign in (`shared_kafka`); empty if there is no such address."""
 
 
 class RedisService(NamedTuple):
@@ -92,8 +94,9 @@ def not_available(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
-    """Returns the first of: the address in LEADVIEW_TEST_KAFKA, a container, Apache's jars, the embedded one."""
+def start_kafka(stack: ExitStack, directory: Path, shared: Path) -> Kafka:
+    """Returns the first of: the address in LEADVIEW_TEST_KAFKA, a container, Apache's jars, the embedded one. The
+    processes of a test run use the same one if `shared` is the same."""
     address = os.environ.get("LEADVIEW_TEST_KAFKA")
     if address:
         return _with_admin("external", address)
@@ -101,9 +104,8 @@ def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
     if address:
         return _with_admin("container", address)
     if KAFKA.why_unavailable() is None:
-        kafka = stack.enter_context(ApacheKafka.start(directory))
-        topics.wait_for_groups(kafka.bootstrap_servers)
-        return _with_admin("apache", kafka.bootstrap_servers)
+        address, of_users = stack.enter_context(shared_kafka(shared, directory))
+        return _with_admin("apache", address)._replace(login_servers=of_users)
     embedded = stack.enter_context(EmbeddedKafka.start(directory))
     return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
 

@@ -8,11 +8,9 @@ from typing import Self
 
 import anyio
 
-from devstack.waiting import PATIENCE_SECONDS, wait_until
+from devstack.waiting import PATIENCE_SECONDS, pause_after, wait_until
 
 __all__ = ["PATIENCE_SECONDS", "assert_within", "eventually", "last_false", "seconds_until", "wait_until"]
-
-_INTERVAL_SECONDS = 0.02
 
 
 async def eventually(
@@ -26,13 +24,14 @@ async def eventually(
     """
     deadline = time.monotonic() + timeout
     while True:
-        is_last = time.monotonic() >= deadline  # a busy machine may have slept until then: one more call is due
+        asked_at = time.monotonic()
+        is_last = asked_at >= deadline  # a busy machine may have slept until then: one more call is due
         last = await _outcome(predicate)
         if last and not isinstance(last, AssertionError):
             return
         if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
-        await anyio.sleep(_INTERVAL_SECONDS)
+        await anyio.sleep(pause_after(time.monotonic() - asked_at))
 
 
 async def seconds_until(

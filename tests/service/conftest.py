@@ -3,8 +3,8 @@
 Every test gets an empty Redis, and topics of its own where it takes `topic_prefix`.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -13,12 +13,14 @@ import pytest
 
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.fault_proxy import FaultyProxy, faulty_proxy
-from devstack.jars import KAFKA, JarsMissing
+from devstack.jars import JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
+from tests.harness import certificates
 from tests.harness.api_server import UNLIMITED, ApiServer, patient, running_api
+from tests.harness.certificates import Certificate
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
 from tests.harness.records import Caller, Records
@@ -27,14 +29,30 @@ from tests.harness.services import Kafka, RedisService, client_of, empty_redis, 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    with _skipped_without_servers():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    with _skipped_without_servers():
+        return (yield)
+
+
+@contextmanager
+def _skipped_without_servers() -> Iterator[None]:
+    try:
+        yield
+    except (RedisServerMissing, JarsMissing) as error:
+        not_available(str(error))
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisService]:
     with ExitStack() as stack:
-        try:
-            service = start_redis(stack, tmp_path_factory.mktemp("redis"))
-        except RedisServerMissing as error:
-            not_available(str(error))
-        yield service
+        yield start_redis(stack, tmp_path_factory.mktemp("redis"))
 
 
 @pytest.fixture
@@ -64,22 +82,14 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
 @pytest.fixture(scope="session")
 def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisService]:
     """A single node in cluster mode: it serves every slot, and refuses scripts whose keys are in several."""
-    try:
-        server = RedisServer.start(tmp_path_factory.mktemp("redis-cluster"), cluster=True)
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
+    with RedisServer.start(tmp_path_factory.mktemp("redis-cluster"), cluster=True) as server:
         yield RedisService("binary", server.url)
 
 
 @pytest.fixture(scope="session")
 def three_primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     """A cluster. A test that moves its slots moves them back: `cluster` does that."""
-    try:
-        cluster = RedisCluster(tmp_path_factory.mktemp("redis-shards"))
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with cluster:
+    with RedisCluster(tmp_path_factory.mktemp("redis-shards")) as cluster:
         yield cluster
 
 
@@ -106,9 +116,12 @@ def redis_shards(three_primaries: RedisCluster) -> RedisService:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Kafka]:
+    """One for all processes of pytest-xdist, whose temporary directories are in the same one."""
+    own = tmp_path_factory.getbasetemp()
     with ExitStack() as stack:
-        yield start_kafka(stack, tmp_path_factory.mktemp("kafka"))
+        shared = (own if worker_id == "master" else own.parent) / "shared-kafka"
+        yield start_kafka(stack, tmp_path_factory.mktemp("kafka"), shared)
 
 
 @pytest.fixture(scope="session")
@@ -125,12 +138,8 @@ def real_kafka(kafka: Kafka) -> Kafka:
 
 
 @pytest.fixture(scope="session")
-def apache_jars() -> Path:
-    """For tests that start an `ApacheKafka` of their own."""
-    try:
-        return KAFKA.fetch()
-    except JarsMissing as error:
-        not_available(str(error))
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificates.create(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture
@@ -215,11 +224,7 @@ def leadview_anywhere(
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of one test, because the test pauses it or changes its configuration."""
-    try:
-        server = RedisServer.start(tmp_path / "redis")
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
+    with RedisServer.start(tmp_path / "redis") as server:
         yield server
 
 
@@ -229,6 +234,7 @@ def leadview_with_own_redis(
 ) -> Iterator[Leadview]:
     """A Leadview without topics, with a Redis of its own; no process runs yet."""
     with Leadview(kafka, topic_prefix, own_redis, tmp_path, kafka_session_timeout=2) as leadview:
+        leadview.calls_plain_commands = True
         yield leadview
 
 

@@ -1,7 +1,5 @@
 """Many organizations at once, over a connection to Redis that fails in every way: each response is the caller's own, or
-503. A request is answered with 503 within a second, and service resumes within a second: that is measured with one
-caller, whom a busy machine does not keep waiting for all others.
-"""
+503 within twice the timeout, which is a second by default, and service resumes within a second."""
 
 import asyncio
 import random
@@ -23,6 +21,10 @@ from tests.harness.waiting import Stopwatch, assert_within, eventually, wait_unt
 ORGANIZATIONS = 60
 CALLERS = 40
 MOST_IN_FLIGHT = 25
+TIMEOUT = 1.5
+LONGEST = 2 * TIMEOUT
+"""How long a request takes at most, in seconds: it waits for Redis once. By default, a third of this. The longer it is,
+the less it matters how busy the machine is."""
 ANSWERS = 60
 """Under each fault, at least."""
 
@@ -60,7 +62,10 @@ def population(redis_server: RedisService) -> Iterator[Population]:
 
 @pytest.fixture
 def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=proxy.url, api_max_in_flight=MOST_IN_FLIGHT, **UNLIMITED)) as api:
+    settings = ApiSettings(
+        redis_url=proxy.url, api_redis_timeout=TIMEOUT, api_max_in_flight=MOST_IN_FLIGHT, **UNLIMITED
+    )
+    with running_api(settings) as api:
         yield api
 
 
@@ -71,7 +76,7 @@ def test_no_response_ever_reaches_another_request(api: ApiServer, proxy: FaultyP
     assert seen.statuses[200] > 50
     assert seen.statuses.total() > 1000
     assert seen.broken_off > 20
-    assert seen.slowest < 5, "nobody waits for the timeouts of others"
+    assert seen.slowest < LONGEST, "nobody waits for the timeouts of others"
 
 
 def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
@@ -81,8 +86,8 @@ def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
         yield 0.15, Faults(slice_bytes=chance.randrange(1, 200))
         yield 0.2, Faults(end_after=chance.randrange(0, 20_000), end=chance.choice(["reset", "close"]))
         yield 0.1, Faults(delay_seconds=0.01, slice_bytes=1000)
-    yield 0.8, Faults(stalled=True)
-    yield 0.8, Faults(end_after=chance.randrange(500, 20_000), end="stall")
+    yield LONGEST, Faults(stalled=True)
+    yield LONGEST, Faults(end_after=chance.randrange(500, 20_000), end="stall")
     yield 0.1, Faults()
 
 
@@ -163,6 +168,6 @@ def test_service_resumes_within_a_second(
     for _ in range(3):
         with Stopwatch() as stopwatch:
             assert status() == 503
-            assert stopwatch.seconds < 1
+            assert stopwatch.seconds < LONGEST
     proxy.faults = Faults()
     assert_within(1, lambda: status() == 200, "service is back")

@@ -48,7 +48,7 @@ def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_brokers_die(apache_jars: Path, tmp_path: Path) -> None:
+def test_brokers_die(tmp_path: Path) -> None:
     """Of three, a leader is killed, and the coordinator of a group stands still; compaction is quick."""
     faults = [fault for fault in FAULTS.values() if fault.needs == "brokers" and fault.name not in SLOW]
     with ExitStack() as stack:

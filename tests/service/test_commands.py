@@ -8,8 +8,8 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from devstack.apache_kafka import ApacheKafka, plain_login
 from devstack.ports import free_port
+from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import control, crm
@@ -17,7 +17,7 @@ from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
 from tests.harness.crm import ORGANIZATION
 from tests.harness.leadview import Leadview
-from tests.harness.services import Kafka, RedisService
+from tests.harness.services import Kafka, RedisService, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -33,38 +33,45 @@ def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
 
 
 @pytest.mark.apache
-@pytest.mark.usefixtures("apache_jars")
-def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> None:
-    with ApacheKafka.start(tmp_path / "kafka", login=plain_login({"crm": "right"}), auto_create=True) as broker:
-        kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
-        settings = {
-            "kafka_bootstrap_servers": broker.sasl_servers,
-            "kafka_security_protocol": "SASL_PLAINTEXT",
-            "kafka_sasl_username": "crm",
-        }
-        with Leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
-            assert "missing" in leadview.call("status", kafka_sasl_password="right", **settings).stdout
-            assert "missing" in leadview.call("doctor", kafka_sasl_password="right", **settings).stdout
-            created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
-            assert not [topic for topic in created if topic.startswith(topic_prefix)], "asking for a topic creates none"
-            leadview.topics.create(partitions=1)
-            leadview.publish(crm.organization())
-            leadview.start("run", kafka_sasl_password="right", **settings)
-            leadview.wait_until_served()
-            wait_until(
-                lambda: leadview.call("status", kafka_sasl_password="right", **settings).status == 0, "all is well"
-            )
-            done = leadview.call("status", kafka_sasl_password="wrong", **settings)
-            assert done.status == 1
-            said = "Kafka refuses the user 'crm' or its password: correct LEADVIEW_KAFKA_SASL_USERNAME"
-            assert done.stdout.startswith(f"not well: Kafka cannot be read: {said}")
-            projector = leadview.start("run", kafka_sasl_password="wrong", **settings)
-            wait_until(lambda: said in projector.log.read_text(), "the projector says so, too")
-            assert "wrong" not in projector.log.read_text()
-            plain = leadview.call("status", **settings | {"kafka_security_protocol": "PLAINTEXT"})
-            assert "LEADVIEW_KAFKA_SECURITY_PROTOCOL (PLAINTEXT) is not that of this port" in plain
-            closed = leadview.call("status", kafka_bootstrap_servers="127.0.0.1:1")
-            assert "Kafka cannot be reached at 127.0.0.1:1" in closed
+def test_a_wrong_password_of_kafka(leadview_with_own_redis: Leadview) -> None:
+    leadview = leadview_with_own_redis
+    if not leadview.kafka.login_servers:
+        not_available("nobody signs in to this Kafka")
+    settings = {
+        "kafka_bootstrap_servers": leadview.kafka.login_servers,
+        "kafka_security_protocol": "SASL_PLAINTEXT",
+        "kafka_sasl_username": "crm",
+    }
+    right = settings | {"kafka_sasl_password": "right"}
+    leadview.topics.create(partitions=1)
+    leadview.publish(crm.organization())
+    leadview.start("run", **right)
+    leadview.wait_until_served()
+    wait_until(lambda: leadview.call("status", **right).status == 0, "all is well")
+    done = leadview.call("status", kafka_sasl_password="wrong", **settings)
+    assert done.status == 1
+    said = "Kafka refuses the user 'crm' or its password: correct LEADVIEW_KAFKA_SASL_USERNAME"
+    assert done.stdout.startswith(f"not well: Kafka cannot be read: {said}")
+    projector = leadview.start("run", kafka_sasl_password="wrong", **settings)
+    wait_until(lambda: said in projector.log.read_text(), "the projector says so, too")
+    assert "wrong" not in projector.log.read_text()
+    plain = leadview.call("status", **settings | {"kafka_security_protocol": "PLAINTEXT"})
+    assert "LEADVIEW_KAFKA_SECURITY_PROTOCOL (PLAINTEXT) is not that of this port" in plain
+    closed = leadview.call("status", kafka_bootstrap_servers="127.0.0.1:1")
+    assert "Kafka cannot be reached at 127.0.0.1:1" in closed
+
+
+def test_asking_for_a_topic_creates_none(
+    embedded_kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
+) -> None:
+    """Though this broker creates the topics that clients ask for."""
+    with Leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview:
+        for command in ("status", "doctor"):
+            assert "missing" in leadview.call(command).stdout
+        created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
+        assert not [topic for topic in created if topic.startswith(topic_prefix)]
+    newer = TopicsRequest(["leads"]).build(_MetadataRequest_v10)  # which this broker does not know
+    assert newer.allow_auto_topic_creation is False
 
 
 def changes(log: Path) -> dict[str, dict[str, object]]:

@@ -223,11 +223,6 @@ UNSEEN_WITHOUT_KEY = UNSEEN | {"a key is accepted", "RateLimit"}
 EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return certificates.create(tmp_path_factory.mktemp("certificate"))
-
-
 @contextmanager
 def nginx(
     folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""

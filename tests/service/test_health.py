@@ -17,6 +17,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from prometheus_client.parser import text_string_to_metric_families
 
 from devstack import topics
+from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.ledger import copies
@@ -25,11 +26,10 @@ from schemas import metrics, names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
-from tests.harness.api_server import LEADS, ApiServer, running_api_process
+from tests.harness.api_server import LEADS, running_api_process
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.services import Kafka
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -40,17 +40,8 @@ MANY = 1000
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis that the test may break."""
-    with RedisServer.start(tmp_path / "redis") as server:
-        yield server
-
-
-@pytest.fixture
-def own(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    """A Leadview on that Redis. No topic exists yet."""
-    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
-        yield leadview
+def own(leadview_with_own_redis: Leadview) -> Leadview:
+    return leadview_with_own_redis
 
 
 def now() -> float:
@@ -154,10 +145,17 @@ async def test_a_line_that_stands_by(leadview: Leadview) -> None:
     assert metric(port, 'leadview_projector_line_standing_by{line="documents"}') == 1
 
 
-def test_missing_topics(own: Leadview) -> None:
-    """As with a wrong prefix: nothing is served, and everything says why. Then one is missing, and then none."""
+def test_topics_and_redis_that_are_not_set_up_well(own: Leadview) -> None:
+    """Of a projector that runs all the while: first without any topic, and at the end with a Redis that is full."""
     port = free_port()
-    own.start("run", metrics_port=port)
+    projector = own.start("run", metrics_port=port)
+    _miss_topics(own, port)
+    _keep_history(own, port)
+    _evict(own, port, projector)
+
+
+def _miss_topics(own: Leadview, port: int) -> None:
+    """As with a wrong prefix: nothing is served, and everything says why. Then one is missing, and then none."""
     for kind in resources.KINDS:
         wait_for_problem(port, own.topics.name(kind))
     wait_for_problem(port, ": missing: create what is missing")
@@ -185,12 +183,8 @@ def test_missing_topics(own: Leadview) -> None:
     assert "wrong.leads" in verified
 
 
-def test_a_topic_that_is_not_compacted(own: Leadview) -> None:
-    own.topics.create()
-    port = free_port()
-    own.start("run", metrics_port=port)
-    own.publish(*leads(1))
-    own.wait_until_served()
+def _keep_history(own: Leadview, port: int) -> None:
+    """A topic is not compacted."""
     topic = own.topics.name(resources.LEAD)
     _set_policy(own, topic, "delete")
     wait_for_problem(port, f"topic {topic} (cleanup.policy=delete")
@@ -208,11 +202,8 @@ def _set_policy(leadview: Leadview, topic: str, policy: str) -> None:
         done.result()
 
 
-def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
-    own.topics.create()
-    port = free_port()
-    projector = own.start("run", metrics_port=port)
-    wait_until_well(port)
+def _evict(own: Leadview, port: int, projector: Child) -> None:
+    """The policy of Redis changes while the program runs, and then its memory is full."""
     own.redis.config_set("maxmemory-policy", "allkeys-lru")
     wait_for_problem(port, "maxmemory-policy is allkeys-lru")
     assert '"problem":"redis_evicts"' in projector.log.read_text("utf-8")
@@ -225,7 +216,7 @@ def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
 
 
 @pytest.mark.long
-def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
+def test_a_frozen_redis(own: Leadview, own_redis: RedisServer) -> None:
     """What cannot be measured is unknown. The program is alive all the while, so nothing restarts it."""
     own.topics.create()
     port = free_port()
@@ -233,33 +224,43 @@ def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
     own.publish(*leads(3))
     own.wait_until_served()
     wait_until(lambda: metric(port, LAG) == 0, "nothing waits")
-    server.pause()
+    own_redis.pause()
     wait_until(lambda: metric(port, 'leadview_projector_measured{part="redis"}') == 0, "Redis is not measured")
     assert metric(port, LAG) is None
     assert "nan" in str(metric(port, AGE))
     assert "nan" in str(metric(port, "leadview_projector_redis_memory_ratio"))
     wait_for_problem(port, "Redis cannot be read")
     assert ask(port, "/livez")[0] == 200
-    server.resume()
+    own_redis.resume()
     wait_until_well(port)
 
 
 def test_a_projector_that_waits_for_redis_at_its_start(leadview: Leadview) -> None:
     port = free_port()
-    leadview.start("run", metrics_port=port, redis_url="redis://127.0.0.1:1/0")
+    projector = leadview.start("run", metrics_port=port, redis_url="redis://127.0.0.1:1/0")
     wait_for_problem(port, "Redis cannot be read")
     assert ask(port, "/livez")[0] == 200
+    assert_waits_and_can_be_stopped(projector)
+
+
+def assert_waits_and_can_be_stopped(projector: Child) -> None:
+    wait_until(lambda: "connect" in projector.log.read_text().lower(), "it waits")
+    with Stopwatch() as stopwatch:
+        projector.stop()
+        assert projector.wait(PATIENCE_SECONDS) == 0
+        assert stopwatch.seconds < 5
 
 
 def test_kafka_is_away(leadview: Leadview) -> None:
     """The metrics of Redis are still measured."""
     port = free_port()
-    leadview.start("run", metrics_port=port, kafka_bootstrap_servers="127.0.0.1:1")
+    projector = leadview.start("run", metrics_port=port, kafka_bootstrap_servers="127.0.0.1:1")
     wait_for_problem(port, "Kafka cannot be read")
     assert metric(port, 'leadview_projector_measured{part="kafka"}') == 0
     assert metric(port, 'leadview_projector_measured{part="redis"}') == 1
     assert metric(port, "leadview_projector_dead_letters") == 0
     assert "nan" in str(metric(port, AGE))
+    assert_waits_and_can_be_stopped(projector)
 
 
 def test_the_age_is_that_of_the_oldest_record_that_waits(leadview: Leadview) -> None:
@@ -300,42 +301,38 @@ def test_a_spare_projector_is_well(leadview: Leadview) -> None:
     assert all(problems(port) == [] for port in ports)
 
 
-def test_the_api_says_how_old_it_is_when_all_projectors_are_dead(leadview: Leadview, tmp_path: Path) -> None:
-    api_port, key = free_port(), mint(crm.ORGANIZATION)
-    leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), *leads(2))
-    projectors = [leadview.start("run") for _ in range(2)]
-    leadview.wait_until_served()
-    settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
-    with running_api_process(tmp_path / "api.log", **settings) as (_, api):
-        assert isinstance(api, ApiServer)
-        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 2, "both are alive")
-        wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 99) < 60, "it is current")
-        for projector in projectors:
-            projector.kill()
-        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 0, "none is alive")
-        before = metric(api_port, "leadview_api_served_age_seconds") or 0
-        assert before > 0
-        wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 0) > before + 2, "it grows")
-        leadview.redis.delete(names.WRITERS)
-        wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 0) > before + 5, "it still grows")
-        assert ask(api_port, "/livez")[0] == ask(api_port, "/healthz")[0] == 200
-
-
-def test_what_is_exported_is_what_is_declared(leadview: Leadview, tmp_path: Path) -> None:
-    """Names, types, help and labels of both ports, after each of them has had something to count."""
+def test_the_metrics_of_both_ports(leadview: Leadview, tmp_path: Path) -> None:
+    """What is exported is what is declared: names, types, help and labels, after each port has had something to count.
+    And the API says how old it is when all projectors are dead."""
     port, api_port, key = free_port(), free_port(), mint(crm.ORGANIZATION)
     bad = crm.lead(1, id=crm.OTHER_LEAD, stage="WRONG")
     leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), *leads(2), bad)
-    leadview.start("run", metrics_port=port)
+    projectors = [leadview.start("run", metrics_port=port)]
     leadview.wait_until_served()
     wait_until(lambda: metric(port, AGE) == 0, "a sample was taken")
     settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
+
+    def age() -> float:
+        return metric(api_port, "leadview_api_served_age_seconds") or 0
+
     with running_api_process(tmp_path / "api.log", **settings) as (_, api):
         assert api.get(LEADS + crm.LEAD, key=key).status == 404
         wait_until(lambda: metric(api_port, 'leadview_api_requests_total{route="lead",status="404"}'), "it is counted")
         wait_until(lambda: metric(api_port, "leadview_api_projectors") == 1, "the heartbeats were read")
         assert exported(port) == declared(metrics.PROJECTOR)
         assert exported(api_port) == declared(metrics.API)
+        projectors.append(leadview.start("run"))
+        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 2, "both are alive")
+        wait_until(lambda: 0 < age() < 60, "it is current")
+        for projector in projectors:
+            projector.kill()
+        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 0, "none is alive")
+        before = age()
+        assert before > 0
+        wait_until(lambda: age() > before + 2, "it grows")
+        leadview.redis.delete(names.WRITERS)
+        wait_until(lambda: age() > before + 5, "it still grows")
+        assert ask(api_port, "/livez")[0] == ask(api_port, "/healthz")[0] == 200
 
 
 Exported = dict[str, tuple[str, str, frozenset[str]]]

@@ -18,6 +18,7 @@ from deploy.release import packages
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import ROOT, while_running
+from leadview.command import main
 from schemas.resources import LEAD
 from schemas.version import VERSION
 from tests.harness.api_server import ApiServer
@@ -105,18 +106,38 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     assert {f"{data}/data/share/leadview/{path.relative_to(ROOT)}" for path in deployed} <= set(names)
 
 
-def test_help_version_and_completion(installed: Installed) -> None:
-    """They start nothing, so no setting matters."""
-    for words in ((), ("api",), ("dead-letters", "list"), ("completion",)):
-        for flag, said in (("--version", f"leadview {VERSION}\n"), ("--help", " ".join(("usage: leadview", *words)))):
-            done = installed.run(*words, flag, unknown=1)
-            assert (done.returncode, done.stderr, done.stdout.startswith(said)) == (0, "", True), (words, flag)
-    assert COMMANDS - set(installed.run("--help").stdout.split()) == set()
+@pytest.mark.parametrize("words", [(), ("api",), ("dead-letters", "list"), ("completion",)], ids=" ".join)
+def test_help_and_version(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They start nothing, so no setting matters. In this process, called as the program is."""
+    monkeypatch.setattr(sys, "argv", ["leadview"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("LEADVIEW_UNKNOWN", "1")
+    for flag, said in (("--version", f"leadview {VERSION}\n"), ("--help", " ".join(("usage: leadview", *words)))):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, flag])
+        printed = capsys.readouterr()
+        assert (ended.value.code, printed.err, printed.out.startswith(said)) == (0, "", True), flag
+
+
+@pytest.mark.parametrize("words", [(), ("nothing",)], ids=" ".join)
+def test_called_wrongly(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+
+
+def test_commands_and_completion(installed: Installed) -> None:
+    done = installed.run("--help", unknown=1)
+    assert (done.returncode, done.stderr, done.stdout.startswith("usage: leadview")) == (0, "", True)
+    assert COMMANDS - set(done.stdout.split()) == set()
+    assert installed.run("api", "--version", unknown=1).stdout == f"leadview {VERSION}\n"
     done = installed.run("completion", "bash")
     assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0  # noqa: S607
     assert "dead-letters" in done.stdout
-    for words in ((), ("nothing",), ("completion", "fish")):
-        assert installed.run(*words).returncode == 2
+    assert installed.run("completion", "fish").returncode == 2
 
 
 def test_events_are_validated_without_the_checkout(installed: Installed) -> None:

@@ -53,7 +53,7 @@ def bindings() -> Iterator[AclBinding]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, apache_jars: Path) -> Iterator[ApacheKafka]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     users = dict.fromkeys((PROJECTOR, CRM), "secret")
     with ApacheKafka.start(tmp_path_factory.mktemp("kafka"), login=plain_login(users), acls=True) as broker:
         client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

@@ -16,7 +16,7 @@ from devstack import topics
 from devstack.apache_kafka import ApacheKafka, Login
 from projector.kafka.sign_in import Tokens, TokenUnavailable, ask_endpoint, tokens
 from schemas.settings import ProjectorSettings
-from tests.harness import certificates, crm
+from tests.harness import crm
 from tests.harness.certificates import Certificate
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka, RedisService
@@ -44,9 +44,8 @@ class Servers(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def servers(apache_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     directory = tmp_path_factory.mktemp("sign-in")
-    certificate = certificates.create(directory)
     with ExitStack() as stack:
         identity = stack.enter_context(token_server(certificate, directory))
         bearer = "sasl.oauthbearer"
@@ -177,11 +176,6 @@ def test_what_is_refused_is_said(
 
 
 SECRET = "the-secret"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return certificates.create(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tests.service.test_rebuild import assert_equal_and_right
 pytestmark = pytest.mark.apache
 
 GRACE_SECONDS = 1.0
+_PAUSE_SECONDS = 0.01
 
 
 class Seen(NamedTuple):
@@ -43,7 +44,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         with Stopwatch() as stopwatch:
-            while not self._ended.is_set():
+            while not self._ended.wait(_PAUSE_SECONDS):
                 asked_at, lost = time.time(), stopwatch.lost
                 answer = self._api.get(LEADS + crm.LEAD, key=self._key)
                 if answer.status == 503 and stopwatch.lost - lost > STOOD_STILL_SECONDS:

@@ -23,13 +23,13 @@ from api.request import Credentials, credentials
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.generations import generation
 from tests.harness.records import Records
-from tests.harness.services import client_of, not_available
+from tests.harness.services import client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 SHORT = 0.3
@@ -150,11 +150,7 @@ def opened(request: pytest.FixtureRequest) -> Open:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    try:
-        server = RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"])
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
+    with RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"]) as server:
         yield server
 
 
@@ -296,11 +292,7 @@ async def refused(client: Client, entry: Entry) -> bool:
 
 @pytest.fixture
 def sentinel(tmp_path: Path) -> Iterator[RedisSentinel]:
-    try:
-        sentinel = RedisSentinel(tmp_path / "sentinel")
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with sentinel:
+    with RedisSentinel(tmp_path / "sentinel") as sentinel:
         yield sentinel
 
 
@@ -333,11 +325,7 @@ async def test_a_demoted_master_is_never_used(sentinel: RedisSentinel, opened: O
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RedisCluster]:
-    try:
-        cluster = RedisCluster(tmp_path / "cluster", replicas=True)
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with cluster:
+    with RedisCluster(tmp_path / "cluster", replicas=True) as cluster:
         yield cluster
 
 

@@ -126,9 +126,7 @@ async def number_of_records(reader: Reader) -> int:
 
 
 @pytest.mark.long
-async def test_the_replica_in_the_same_rack_is_read_and_the_leader_without_it(
-    apache_jars: Path, tmp_path: Path
-) -> None:
+async def test_the_replica_in_the_same_rack_is_read_and_the_leader_without_it(tmp_path: Path) -> None:
     """What the brokers log says who has returned records, and for which rack."""
 
     def answered(rack: str) -> set[int]:

@@ -5,7 +5,7 @@ an alert name it, until `verify` finds no difference, or a generation is served 
 """
 
 import shutil
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import orjson
@@ -13,8 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.apache_kafka import ApacheKafka
+from devstack.child import Child
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
+from devstack.redis_server import RedisServer
 from projector.errors import Refused
 from projector.ledger import breaks, copies
 from projector.ledger.sessions import Sessions
@@ -59,7 +61,7 @@ def wait_until_right(leadview: Leadview) -> None:
 
 @pytest.mark.apache
 def test_a_topic_that_was_made_again_is_read_from_its_beginning_and_named(leadview: Leadview) -> None:
-    """While no projector runs. The next test has one."""
+    """While no projector runs, before anybody has noticed it, and while one runs."""
     publish_first(leadview)
     port = free_port()
     projector = leadview.start("run", metrics_port=port)
@@ -72,7 +74,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_and_named(leadvi
     said = f"topic {name} was deleted and created again"
     assert said in problems(leadview), "it is named although no projector runs"
     assert said in leadview.run("doctor")
-    leadview.start("run", metrics_port=port)
+    projector = leadview.start("run", metrics_port=port)
     wait_until_right(leadview)
     leadview.wait_until_current()
     assert said in problems(leadview)
@@ -87,18 +89,15 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_and_named(leadvi
     wait_until(lambda: is_well(leadview), "all is well again")
     wait_until(lambda: metric(port, PROBLEMS) == 0, "the metric ends as well")
     wait_until(lambda: ask(port, "/healthz")[0] == 200, "the projector is healthy again")
-
-
-@pytest.mark.apache
-def test_a_verification_before_anybody_has_noticed_it_ends_the_problem_as_well(leadview: Leadview) -> None:
-    """It waits for the projectors, which have not read anything of the new topic yet: not even its name is another."""
-    publish_first(leadview)
-    projector = leadview.start("run")
-    leadview.wait_until_served()
-    wait_until(lambda: is_well(leadview), "all is well")
     projector.stop()
+    _verify_before_anybody_has_noticed_it(leadview)
+    _rebuild_without_what_kafka_no_longer_has(leadview)
+
+
+def _verify_before_anybody_has_noticed_it(leadview: Leadview) -> None:
+    """It waits for the projectors, which have not read anything of the new topic yet: not even its name is another."""
     leadview.topics.recreate(resources.LEAD, 3)
-    leadview.publish_all(crm.lead(1, id=lead) for lead in LEADS)  # the same offsets as before
+    publish_again(leadview)  # the same offsets as before
     verifying = leadview.start("verify")
     leadview.start("run")
     assert verifying.wait(2 * PATIENCE_SECONDS) == 0, verifying.log.read_text()
@@ -106,16 +105,12 @@ def test_a_verification_before_anybody_has_noticed_it_ends_the_problem_as_well(l
     wait_until(lambda: is_well(leadview), "all is well again")
 
 
-@pytest.mark.apache
-def test_documents_that_kafka_no_longer_has_are_a_problem_until_a_rebuild(leadview: Leadview) -> None:
-    """Also if nobody publishes to the new topic at all."""
-    publish_first(leadview)
-    leadview.start("run")
-    leadview.wait_until_served()
+def _rebuild_without_what_kafka_no_longer_has(leadview: Leadview) -> None:
+    """Its documents are a problem until then, also if nobody publishes to the new topic at all."""
     leadview.topics.recreate(resources.LEAD, 3)
     wait_until(lambda: "created again" in problems(leadview), "it is named")
     assert "publish all" in problems(leadview)
-    leadview.publish(crm.lead(2, id=LEADS[0]))
+    leadview.publish(crm.lead(3, id=LEADS[0]))
     leadview.wait_until_current()
     assert leadview.run("verify").status == 1
     assert "created again" in problems(leadview)
@@ -123,7 +118,7 @@ def test_documents_that_kafka_no_longer_has_are_a_problem_until_a_rebuild(leadvi
     assert leadview.run("promote").status == 1, "the other leads would vanish"
     assert leadview.run("promote", "--force").status == 0
     assert leadview.documents() == leadview.expected()
-    assert is_well(leadview)
+    wait_until(lambda: is_well(leadview), "all is well")
     assert leadview.run("rollback").status == 0
     assert "created again" in problems(leadview), "the former generation has them still"
 
@@ -152,58 +147,79 @@ def test_tombstones_of_the_new_topic_count_whatever_their_offsets(leadview: Lead
     wait_until(lambda: name not in problems(leadview), "and so its problem has ended")
 
 
-@pytest.fixture
-def broker(apache_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
-    """A Kafka of its own, because it loses what it has stored."""
-    with ApacheKafka.start(tmp_path / "kafka") as kafka:
-        yield kafka
-
-
 @pytest.mark.apache
-@pytest.mark.parametrize("meanwhile", ["stopped", pytest.param("asleep", marks=pytest.mark.long), "running"])
-def test_a_log_that_was_cut_off_and_grew_again(
-    broker: ApacheKafka, redis_server: RedisService, tmp_path: Path, meanwhile: str
-) -> None:
-    """As after an unclean election, or after a disk was restored: the log has other records in place of its end."""
-    kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
-    with Leadview(kafka, "cut.", redis_server, tmp_path, kafka_session_timeout=2) as leadview:
-        leadview.topics.create(partitions=1)
-        publish_first(leadview)
-        log = tmp_path / "kafka" / "1" / "data" / f"{leadview.topics.name(resources.LEAD)}-0"
+@pytest.mark.parametrize(
+    "ways", [("stopped", "running"), pytest.param(("asleep",), marks=pytest.mark.long)], ids=" and ".join
+)
+def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path, ways: tuple[str, ...]) -> None:
+    """As after an unclean election, or after a disk was restored: the log has other records in place of its end. There
+    is a projector for each of these ways to meet it. Kafka is started for them, because it loses records."""
+    data, kept = tmp_path / "kafka" / "1" / "data", tmp_path / "kept"
+    with ExitStack() as stack:
+        broker = stack.enter_context(ApacheKafka.start(tmp_path / "kafka"))
+        kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
+        leadviews = {}
+        for meanwhile in ways:
+            folder = tmp_path / meanwhile
+            redis = stack.enter_context(RedisServer.start(folder / "redis"))
+            leadview = Leadview(kafka, f"{meanwhile}.", redis, folder, kafka_session_timeout=2)
+            leadview.calls_plain_commands = True
+            leadviews[meanwhile] = stack.enter_context(leadview)
+            leadview.topics.create(partitions=1)
+            publish_first(leadview)
+        logs = [f"{leadview.topics.name(resources.LEAD)}-0" for leadview in leadviews.values()]
         broker.shut_down(0)
-        shutil.copytree(log, tmp_path / "kept")
+        _copy(logs, data, kept)
         broker.restart(0)
-        lost = Topics(kafka, "cut.")  # apart from what `leadview` expects
-        lost.publish(crm.lead(3, id=lead, referrer="lost") for lead in LEADS)
-        projector = leadview.start("run")
-        wait_until(lambda: leadview.has_applied(lost.end_offsets), "what will be lost is applied")
-        leadview.wait_until_served()
-        if meanwhile == "stopped":
-            projector.stop()
-        elif meanwhile == "asleep":
-            projector.pause()
+        projectors = {meanwhile: _with_records_to_lose(leadview) for meanwhile, leadview in leadviews.items()}
+        for meanwhile, projector in projectors.items():
+            if meanwhile == "stopped":
+                projector.stop()
+            elif meanwhile == "asleep":
+                projector.pause()
         broker.shut_down(0)
-        shutil.rmtree(log)
-        shutil.copytree(tmp_path / "kept", log)
+        _copy(logs, kept, data)
         broker.restart(0)
-        publish_again(leadview)  # more than was lost
-        if meanwhile == "stopped":
-            leadview.start("run")
-        elif meanwhile == "asleep":
-            projector.resume()
-        leadview.wait_until_current()
-        name = leadview.topics.name(resources.LEAD)
-        wait_until(lambda: f"topic {name} has lost records" in problems(leadview), "it is named", 90)
-        expected, found = leadview.expected(), leadview.documents()
-        more = {entity: document for entity, document in expected.items() if entity[2] in MORE}
-        assert len(more) == len(MORE)
-        assert more.items() <= found.items(), "every record after the cut is applied"
-        # Those whose newest event is lost are newer in Redis than in Kafka: only a rebuild repairs that.
-        assert leadview.run("verify").status == 1
-        assert leadview.run("rebuild").status == 0
-        assert leadview.run("promote", "--force").status == 0
-        assert leadview.documents() == leadview.expected()
-        assert is_well(leadview)
+        for meanwhile, leadview in leadviews.items():
+            publish_again(leadview)  # more than was lost
+            if meanwhile == "stopped":
+                leadview.start("run")
+            elif meanwhile == "asleep":
+                projectors[meanwhile].resume()
+        for leadview in leadviews.values():
+            _assert_named_until_a_rebuild(leadview)
+
+
+def _copy(logs: list[str], source: Path, target: Path) -> None:
+    for log in logs:
+        shutil.rmtree(target / log, ignore_errors=True)
+        shutil.copytree(source / log, target / log)
+
+
+def _with_records_to_lose(leadview: Leadview) -> Child:
+    """Returns a projector that has applied them."""
+    lost = Topics(leadview.kafka, leadview.prefix)  # apart from what `leadview` expects
+    lost.publish(crm.lead(3, id=lead, referrer="lost") for lead in LEADS)
+    projector = leadview.start("run")
+    wait_until(lambda: leadview.has_applied(lost.end_offsets), "what will be lost is applied")
+    leadview.wait_until_served()
+    return projector
+
+
+def _assert_named_until_a_rebuild(leadview: Leadview) -> None:
+    leadview.wait_until_current()
+    name = leadview.topics.name(resources.LEAD)
+    wait_until(lambda: f"topic {name} has lost records" in problems(leadview), "it is named", 90)
+    expected, found = leadview.expected(), leadview.documents()
+    more = {entity: document for entity, document in expected.items() if entity[2] in MORE}
+    assert len(more) == len(MORE)
+    assert more.items() <= found.items(), "every record after the cut is applied"
+    # Those whose newest event is lost are newer in Redis than in Kafka: only a rebuild repairs that.
+    assert leadview.run("verify").status == 1
+    assert leadview.run("rebuild").status == 0
+    assert leadview.run("promote", "--force").status == 0
+    assert leadview.documents() == leadview.expected()
+    wait_until(lambda: is_well(leadview), "all is well")
 
 
 def test_a_broker_that_does_not_say_it_raises_no_alarm(redis_server: RedisService, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.harness.services import Kafka
 pytestmark = [pytest.mark.browser, pytest.mark.apache]
 
 
-def test_every_server_is_restarted(page: Page, apache_jars: Path, tmp_path: Path) -> None:
+def test_every_server_is_restarted(page: Page, tmp_path: Path) -> None:
     with (
         RedisServer.start(tmp_path / "redis", appendonly=True) as redis,
         ApacheKafka.start(tmp_path / "kafka") as broker,

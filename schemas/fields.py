@@ -36,7 +36,8 @@ def digits_as_0(digits: str) -> bytes:
 
 
 _ANY_CASE = digits_as_0("0123456789abcdefABCDEF")
-_LOWER_CASE = digits_as_0("0123456789abcdef")
+LOWER_CASE = digits_as_0("0123456789abcdef")
+"""Makes `UUID_AS_0` of a canonical UUID in lower case."""
 
 
 def are_uuids(texts: list[str]) -> bool:
@@ -46,4 +47,4 @@ def are_uuids(texts: list[str]) -> bool:
 
 def are_lower_uuids(texts: list[str]) -> bool:
     """Returns whether each of these texts of 36 characters is a canonical UUID in lower case."""
-    return "".join(texts).encode().translate(_LOWER_CASE) == UUID_AS_0 * len(texts)
+    return "".join(texts).encode().translate(LOWER_CASE) == UUID_AS_0 * len(texts)

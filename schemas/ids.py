@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.fields import Uuid, are_lower_uuids, are_uuids
+from schemas.fields import LOWER_CASE, UUID_AS_0, Uuid, are_uuids
 
 
 class Ids:
@@ -55,9 +55,13 @@ class Ids:
                 changed[name] = [ids.lowered(item) for item in items]
         return replace(entity, **changed)
 
-    def are_lower(self, entity: Any) -> bool:
-        """Returns whether all ids are canonical UUIDs in lower case, as nearly all producers send them."""
-        return are_lower_uuids(self.of(entity))
+    def joined(self, entity: Any) -> bytes:
+        """Returns all ids, one after the other, if they are canonical UUIDs in lower case, as nearly all producers send
+        them; otherwise nothing.
+        """
+        joined = "".join(self.of(entity)).encode()
+        are_lower = joined.translate(LOWER_CASE) == UUID_AS_0 * (len(joined) // len(UUID_AS_0))
+        return joined if are_lower else b""
 
     def _named(self, entity: Any) -> Iterator[tuple[str, str]]:
         for name in self._fields:

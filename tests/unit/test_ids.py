@@ -49,7 +49,7 @@ class OnlyItems(msgspec.Struct, kw_only=True):
 def test_ids_of_an_entity(entity: Whole, found: list[str]) -> None:
     ids = Ids(Whole)
     assert ids.of(entity) == found
-    assert ids.are_lower(entity)
+    assert ids.joined(entity) == "".join(found).encode()
     assert ids.wrong(entity) is None
     assert ids.lowered(entity) == entity
 
@@ -71,7 +71,7 @@ def test_ids_of_an_entity(entity: Whole, found: list[str]) -> None:
 )
 def test_the_path_of_what_is_not_a_uuid(wrong: Whole, path: str) -> None:
     assert Ids(Whole).wrong(wrong) == path
-    assert not Ids(Whole).are_lower(wrong)
+    assert not Ids(Whole).joined(wrong)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_path_of_what_is_not_a_uuid(wrong: Whole, path: str) -> None:
 )
 def test_ids_in_upper_case_are_lowered(upper: Whole, lower: Whole) -> None:
     ids = Ids(Whole)
-    assert not ids.are_lower(upper)
+    assert not ids.joined(upper)
     assert ids.wrong(upper) is None
     assert ids.lowered(upper) == lower
 

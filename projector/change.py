@@ -14,7 +14,7 @@ from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.faults import Fault, FaultKind, fault_of, of_header
-from schemas.fields import UUID_AS_0, Timestamp
+from schemas.fields import UUID_AS_0, Timestamp, are_lower_uuids
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_TEXTS
@@ -218,8 +218,8 @@ def _with_checked_ids(record: Record, entity: events.Entity) -> tuple[EntityKey,
     """Returns the ids in the message key, and the entity with its ids in lower case. Raises BadRecord."""
     ids = _IDS[type(entity)]
     # Nearly always the key is made of ids of the entity in lower case. Then it need not be parsed.
-    joined = ids.joined(entity)
-    if joined and record.key == joined[_ORGANIZATION_ID] + b":" + joined[_ID]:
+    joined = ids.joined(entity).encode()
+    if record.key == joined[_ORGANIZATION_ID] + b":" + joined[_ID] and are_lower_uuids(joined):
         return EntityKey(entity.organization_id, entity.id), entity
     key = entity_key(record)
     for name in ("organization_id", "id"):

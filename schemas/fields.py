@@ -45,6 +45,6 @@ def are_uuids(texts: list[str]) -> bool:
     return "".join(texts).encode().translate(_ANY_CASE) == UUID_AS_0 * len(texts)
 
 
-def are_lower_uuids(texts: list[str]) -> bool:
-    """Returns whether each of these texts of 36 characters is a canonical UUID in lower case."""
-    return "".join(texts).encode().translate(LOWER_CASE) == UUID_AS_0 * len(texts)
+def are_lower_uuids(joined: bytes) -> bool:
+    """Returns whether these are only canonical UUIDs in lower case, one after the other."""
+    return joined.translate(LOWER_CASE) == UUID_AS_0 * (len(joined) // len(UUID_AS_0))

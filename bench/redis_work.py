@@ -36,7 +36,7 @@ from bench.crm import Traffic
 from bench.filling import fill, intents, live
 from devstack.redis_server import RedisServer, redis_program
 from projector.intent import Intent
-from projector.line.batch import event_time, stored_heads
+from projector.line.batch import StoredHeads, event_time
 from projector.line.pace import FULL
 from projector.record import Partition, Record
 from projector.redis.apply import apply as apply_intents
@@ -231,8 +231,10 @@ async def _find_applied(server: RedisServer, leads: Sequence[Record], written: G
     store = Store(ProjectorSettings(redis_url=server.url))
     try:
         for some in _slices(leads):
-            [heads] = (await stored_heads(store, {Partition(some[0].topic, 0): some}, written)).values()
-            if None in map(event_time, some, heads):
+            heads = StoredHeads(store, {Partition(some[0].topic, 0): some}, written)
+            await heads.ask()
+            await heads.arrive_all()
+            if None in map(event_time, some, *heads.found.values()):
                 raise MeasurementFailed("leads that are applied were not recognized")
     finally:
         await store.close()

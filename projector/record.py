@@ -8,7 +8,7 @@ Message keys are never unwrapped. Kafka chooses the partition by the bytes of th
 entity with two spellings of its key would have no order.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
@@ -64,7 +64,7 @@ _ENTITY_KEY = UUID_AS_0 + b":" + UUID_AS_0
 _UUID_LENGTH = len(UUID_AS_0)
 
 
-def is_entity_key(key: bytes | None) -> bool:
+def is_entity_key(key: bytes | None) -> TypeGuard[bytes]:
     """Returns whether it is the message key of an entity of an organization: both ids, in lower case."""
     return key is not None and key.translate(LOWER_CASE) == _ENTITY_KEY
 

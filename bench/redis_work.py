@@ -44,7 +44,7 @@ from bench.crm import (
 )
 from bench.filling import fill, intents, live
 from devstack.redis_server import RedisServer, redis_program
-from projector.line.batch import event_time, stored_heads
+from projector.line.batch import StoredHeads, event_time
 from projector.line.pace import FULL
 from projector.record import Partition, Record
 from projector.redis.apply import apply
@@ -203,8 +203,10 @@ async def _in_slices(server: RedisServer, items: Sequence[Any], step: Step) -> N
 
 async def find_applied(store: Store, leads: Sequence[Record], written: Generations) -> None:
     """Find out that these leads are already applied, as the projector does before it decodes what it reads again."""
-    [heads] = (await stored_heads(store, {Partition(leads[0].topic, 0): leads}, written)).values()
-    if None in map(event_time, leads, heads):
+    heads = StoredHeads(store, {Partition(leads[0].topic, 0): leads}, written)
+    await heads.ask()
+    await heads.arrive_all()
+    if None in map(event_time, leads, *heads.found.values()):
         raise MeasurementFailed("leads that are applied were not recognized")
 
 

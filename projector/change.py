@@ -14,7 +14,7 @@ from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.faults import Fault, FaultKind, fault_of, of_header
-from schemas.fields import Timestamp
+from schemas.fields import UUID_AS_0, Timestamp, are_lower_uuids
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_TEXTS
@@ -54,6 +54,8 @@ _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
 }
 _IDS: dict[type[events.Entity], Ids] = {kind.event: Ids(kind.event) for kind in KINDS}
 _IDS[events.Deleted] = Ids(events.Deleted)
+# Where they are among the ids of an entity, which begin with those of `events.Entity`.
+_ID, _ORGANIZATION_ID = slice(0, len(UUID_AS_0)), slice(len(UUID_AS_0), 2 * len(UUID_AS_0))
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 # What takes long: any object or array becomes `[`, any digit 0 and any letter of an exponent `e`; a colon, which each
 # name has behind it, and a quote remain. A sign is left out.
@@ -150,10 +152,12 @@ def version_of(record: Record) -> int | None:
 
     It takes much less time than `read`, and checks nothing else: the record may nevertheless be bad.
     """
-    if record.value is None or record.problem:
+    value = record.value
+    if not value or record.problem:
         return None
     try:
-        value = _content(record.value)
+        if value[0] == MAGIC:
+            value = unframed(value)
         if record.headers and "ce_specversion" in dict(record.headers):
             return _VERSION.decode(value).version
         return _VERSION_IN_EVENT.decode(value).data.version
@@ -214,7 +218,8 @@ def _with_checked_ids(record: Record, entity: events.Entity) -> tuple[EntityKey,
     """Returns the ids in the message key, and the entity with its ids in lower case. Raises BadRecord."""
     ids = _IDS[type(entity)]
     # Nearly always the key is made of ids of the entity in lower case. Then it need not be parsed.
-    if record.key == f"{entity.organization_id}:{entity.id}".encode() and ids.are_lower(entity):
+    joined = ids.joined(entity).encode()
+    if record.key == joined[_ORGANIZATION_ID] + b":" + joined[_ID] and are_lower_uuids(joined):
         return EntityKey(entity.organization_id, entity.id), entity
     key = entity_key(record)
     for name in ("organization_id", "id"):

@@ -8,13 +8,13 @@ Message keys are never unwrapped. Kafka chooses the partition by the bytes of th
 entity with two spellings of its key would have no order.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
 from projector.errors import BadRecord
 from schemas.faults import Fault, Hint
-from schemas.fields import UUID_AS_0, digits_as_0
+from schemas.fields import LOWER_CASE, UUID_AS_0
 from schemas.resources import ORGANIZATION, Kind
 
 
@@ -60,9 +60,13 @@ class EntityKey(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
-_LOWER_CASE = digits_as_0("0123456789abcdef")
 _ENTITY_KEY = UUID_AS_0 + b":" + UUID_AS_0
 _UUID_LENGTH = len(UUID_AS_0)
+
+
+def is_entity_key(key: bytes | None) -> TypeGuard[bytes]:
+    """Returns whether it is the message key of an entity of an organization: both ids, in lower case."""
+    return key is not None and key.translate(LOWER_CASE) == _ENTITY_KEY
 
 
 def entity_key(record: Record) -> EntityKey:
@@ -73,7 +77,7 @@ def entity_key(record: Record) -> EntityKey:
     """
     key = record.key or b""
     is_organization = record.kind is ORGANIZATION
-    if key.translate(_LOWER_CASE) != (UUID_AS_0 if is_organization else _ENTITY_KEY):
+    if not (key.translate(LOWER_CASE) == UUID_AS_0 if is_organization else is_entity_key(key)):
         shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
         raise BadRecord(Fault("not_expected", "key", f"{shape} with ids in lower case"))
     text = key.decode()

@@ -17,7 +17,7 @@ STAGES = (
 )
 
 
-class RequestedEvent(Struct, frozen=True, kw_only=True):
+class RequestedEvent(Struct, frozen=True):
     """An event that the customer requested."""
 
     id: Annotated[Uuid, Meta(description="Event identifier")]
@@ -39,7 +39,7 @@ class ContactSummary(Struct, frozen=True, kw_only=True):
     phone_number: Annotated[str | None, Meta(description="Phone number")]
 
 
-class Lead(Struct, frozen=True):  # positional arguments are faster, and the projector creates very many leads
+class Lead(Struct, frozen=True):
     """One lead with its contact summary and its events."""
 
     id: Annotated[Uuid, Meta(description="Lead identifier")]
@@ -64,7 +64,7 @@ class Lead(Struct, frozen=True):  # positional arguments are faster, and the pro
     updated_at: Annotated[Timestamp, Meta(description="Time of last change")]
 
 
-class Contact(Struct, frozen=True, kw_only=True):
+class Contact(Struct, frozen=True):
     """One contact, with its custom fields."""
 
     id: Annotated[Uuid, Meta(description="Contact identifier")]

@@ -36,7 +36,8 @@ def digits_as_0(digits: str) -> bytes:
 
 
 _ANY_CASE = digits_as_0("0123456789abcdefABCDEF")
-_LOWER_CASE = digits_as_0("0123456789abcdef")
+LOWER_CASE = digits_as_0("0123456789abcdef")
+"""Makes `UUID_AS_0` of a canonical UUID in lower case."""
 
 
 def are_uuids(texts: list[str]) -> bool:
@@ -44,6 +45,6 @@ def are_uuids(texts: list[str]) -> bool:
     return "".join(texts).encode().translate(_ANY_CASE) == UUID_AS_0 * len(texts)
 
 
-def are_lower_uuids(texts: list[str]) -> bool:
-    """Returns whether each of these texts of 36 characters is a canonical UUID in lower case."""
-    return "".join(texts).encode().translate(_LOWER_CASE) == UUID_AS_0 * len(texts)
+def are_lower_uuids(joined: bytes) -> bool:
+    """Returns whether these are only canonical UUIDs in lower case, one after the other."""
+    return joined.translate(LOWER_CASE) == UUID_AS_0 * (len(joined) // len(UUID_AS_0))

@@ -52,6 +52,7 @@ earliest of them. So the record depends on the newest event of each API key alon
 """
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from struct import Struct
 
@@ -157,7 +158,6 @@ NO_CONTACT = bytes(HASH_BYTES)
 NO_LEAD = bytes(FIRST_LEAD.stop - FIRST_LEAD.start)
 NO_HEAD = bytes(HEAD)
 _HEAD = Struct("<QQQ")
-_BEHIND_HEAD = bytes(_HEAD.size - HEAD)
 _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -263,10 +263,9 @@ def write_head(state: bytes, version: int, offset: int, partition: int, time: in
     return _HEAD.pack(state[0] | version << 8, offset | partition << 48, time if time > 0 else 0)[:HEAD]  # noqa: FURB136
 
 
-def head_numbers(head: bytes) -> tuple[int, int, int]:
-    """Returns the numbers that `write_head` packs: version and state; partition, with history, and offset; and time."""
-    found: tuple[int, int, int] = _HEAD.unpack(head + _BEHIND_HEAD)
-    return found
+head_numbers: Callable[[bytes], tuple[int, int, int, int]] = Struct("<QQIH").unpack
+"""Returns the numbers that `write_head` packs: version and state; partition, with history, and offset; the lower 32
+bits of the time, and the rest of it."""
 
 
 def key_validity(*, revoked: bool, expiry: int) -> bytes:

@@ -119,7 +119,8 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
     owner, written = names.organization(ids[0]), record.state.written
     documents = [(b"GETRANGE", names.document(resource, owner, it, ids[1]), 0, HEAD - 1) for it in written]
     organization, *values = await store.ask([(b"GETRANGE", owner, 0, HEAD - 1), *documents])
-    settled = await store.run([calls.heads(resource, [ids], (generation,)) for generation in written])
+    key = ":".join(ids).encode()
+    settled = await store.run([calls.heads(resource, [key], (generation,)) for generation in written])
     return Seen(
         {it: read_head(value) if len(value) == HEAD else None for it, value in zip(written, values, strict=True)},
         {it for it, head in zip(written, settled, strict=True) if head.strip(b"\0")},

@@ -174,7 +174,9 @@ def _pieces(content: memoryview) -> Iterator[tuple[memoryview, list[int]]]:
         low = content[at]
         # Nearly all lengths have two bytes. To call a function for each would take a fifth of the time of unpacking.
         if low >= 0x80 and not low & 1 and at + 1 < end and (high := content[at + 1]) < 0x80:
-            size = min(2 + ((low & 0x7F | high << 7) >> 1), end - at)
+            size = 2 + ((low & 0x7F | high << 7) >> 1)
+            if size > end - at:
+                size = end - at
         else:
             size = _size_of_record(content, at)
         if sizes and (size > _SMALL or len(sizes) == _RECORDS_AT_ONCE or at - start > _BYTES_AT_ONCE):

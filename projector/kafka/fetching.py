@@ -201,13 +201,15 @@ class FetchedRecords:
         unpacker, wanted = self._unpacker, self.next_offset
         kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
         history = unpacker.histories.get(topic, 0)
+        is_read_here = type(piece[0]) is Unread
+        unpacker.unpacked += sum(sizes) + _RECORD_BYTES * len(sizes)
         found: list[Record] = []
         for record, size in zip(piece, sizes, strict=True):
             offset = record.offset
             if not before < offset <= last:
                 return found, "the offsets of its records are not in order"
             before = offset
-            if type(record) is Unread and record.problem == WRONG_LENGTH:
+            if is_read_here and record.problem == WRONG_LENGTH:
                 return found, WRONG_LENGTH.found
             if offset < wanted:  # batches are returned as a whole
                 continue
@@ -218,14 +220,13 @@ class FetchedRecords:
                 and len(key) <= MAX_KEY_BYTES
                 and 0 <= time <= _MAX_TIME
                 and not record.headers
-                and type(record) is not Unread
+                and not is_read_here
             ):
                 # Nearly all records: nothing in them can exceed a limit.
                 found.append(Record(topic, partition, offset, time, key, record.value, (), kind, None, 1, history))
-                unpacker.unpacked += size + _RECORD_BYTES
             else:
                 found.append(bounded(self._at, record, size, unpacker))
-                unpacker.unpacked += size + _RECORD_BYTES + _HEADER_BYTES * len(found[-1].headers)
+                unpacker.unpacked += _HEADER_BYTES * len(found[-1].headers)
         return found, None
 
     def _unreadable(self, batch: RecordBatch, why: str) -> Iterator[list[Record]]:

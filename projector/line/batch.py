@@ -2,8 +2,8 @@
 
 A few bad records are parked, too many halt the line.
 
-While a topic is read again, the line first reads the heads of the documents that a batch changes, to leave out the
-records that would change nothing.
+While a topic is read again, the line reads the heads of the documents that a batch changes, to leave out the records
+that would change nothing. All of them are asked for at once, and compared as they arrive.
 
 A record that is already applied need not even be decoded. This doubles the rate at which a topic is read again, after a
 rewind or by a resumed rebuild (the benchmark `projector` prints it). A record counts as applied only if its own
@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import count, islice, repeat
+from itertools import count, islice
 from typing import Literal
 
 import msgspec
@@ -35,12 +35,13 @@ from projector.ledger.control import Position, Step
 from projector.ledger.sessions import Session
 from projector.line.pace import Pacer
 from projector.offsets import OffsetRange, by_partition, spans
-from projector.record import EntityKey, Partition, Record, entity_key
+from projector.record import Partition, Record, is_entity_key
 from projector.redis import calls
 from projector.redis.apply import Applied, apply
 from projector.redis.calls import Generations, groups
 from projector.redis.store import Store
 from schemas.faults import Fault
+from schemas.fields import UUID_AS_0
 from schemas.heartbeat import Halted
 from schemas.layouts import HEAD, HISTORY_BIT, NO_HEAD, STATE_TOMBSTONE, VERSION, head_numbers
 from schemas.resources import RESOURCES, Resource
@@ -119,16 +120,18 @@ class Batch:
         self,
         polled: Mapping[Partition, list[Record]],
         guard: BadRecordGuard,
-        heads: Mapping[Partition, Sequence[bytes]] | None = None,
+        heads: "StoredHeads | None" = None,
         acceptance: Callable[[Coordinates], Acceptance | None] = lambda _: None,
     ) -> None:
-        """`heads` has the head of each record's document. Records that would not change it are left out.
+        """`heads` are those of the records' documents. Records that would not change one are left out.
 
         `acceptance` finds out whether an operator has accepted a bad record.
         """
         self._polled = polled
         self._guard = guard
-        self._heads = heads or {}
+        self._heads = heads
+        self._lacks_head = False
+        """Whether the next record waits until the head of its document has arrived."""
         self._acceptance = acceptance
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
@@ -170,9 +173,14 @@ class Batch:
         applied = Applied()
         pace = await pacer.pace(self.size)
         in_flight: deque[asyncio.Task[Applied]] = deque()
-        started = time.perf_counter()
         try:
+            if self._heads:
+                await self._heads.ask()
+            started = time.perf_counter()
             for intents in self.slices(pace.slice_records):
+                if self._heads and self._lacks_head:
+                    await self._heads.arrive()
+                    self._lacks_head = False
                 seconds = time.perf_counter() - started
                 await pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
@@ -187,6 +195,8 @@ class Batch:
                 applied.add(await in_flight.popleft())
         finally:
             await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
+            if self._heads:
+                await self._heads.arrive_all()
         if self.stopped:
             raise self.stopped
         applied.stale += self.left_out
@@ -231,13 +241,19 @@ class Batch:
 
             record, intent    it has to be written
             record, None      it is bad, already applied or stale, so nothing is written
-            None              between two steps of a large record
+            None              between two steps of a large record, or until the head of its document has arrived
 
         Raises LineStopped if too many are bad.
         """
         good, newest, oldest = 0, None, self._oldest
-        for record, head in zip(records, self._heads.get(partition) or repeat(None), strict=False):
-            intent, time = None, event_time(record, head) if head else None
+        heads = self._heads.found[partition] if self._heads else None
+        for index, record in enumerate(records):
+            intent, time, head = None, None, None
+            if heads:
+                while (head := heads[index]) is None:
+                    self._lacks_head = True
+                    yield None
+                time = event_time(record, head)
             if time is None:
                 try:
                     intent, time = interpret(record) if _is_small(record) else (yield from in_steps(record))
@@ -307,40 +323,76 @@ def _is_bad(record: Record) -> Generator[None, None, bool]:
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
 _MAX_HEADS = 100
 _CALLS = 10
+_ORGANIZATION_ID = slice(0, len(UUID_AS_0))
+"""In a message key."""
 
-_Query = tuple[EntityKey, list[bytes], int]
-"""A document whose head is read, and where the head goes: a list of heads, and the index there."""
+_Heads = list[bytes | None]
+_Query = tuple[bytes, _Heads, int]
+"""The message key of a document whose head is read, and where the head goes: a list of heads, and the index there."""
 _Call = tuple[Command, list[_Query]]
 
 
-async def stored_heads(
-    store: Store, polled: Mapping[Partition, Sequence[Record]], generations: Generations
-) -> dict[Partition, list[bytes]]:
-    """Returns for each record the head of its document; zeros if there is none, if the generations differ, if the leads
-    of a contact contain an old summary, or if the record is not one of a document. Raises Unavailable.
+class StoredHeads:
+    """The heads of the documents that a batch changes. They arrive while the batch is decoded.
+
+    Versions only grow: what a head shows to be applied stays so, however long ago it was read. Otherwise the script
+    compares the versions once more when it writes.
     """
-    found: dict[Partition, list[bytes]] = {partition: [NO_HEAD] * len(records) for partition, records in polled.items()}
-    wanted = _calls(polled, found, generations, clustered=await store.clustered())
-    asking: list[tuple[list[_Call], asyncio.Task[list[bytes]]]] = []
-    try:
+
+    def __init__(self, store: Store, polled: Mapping[Partition, Sequence[Record]], generations: Generations) -> None:
+        self._store = store
+        self._polled = polled
+        self._generations = generations
+        self._arriving: deque[asyncio.Task[None]] = deque()
+        self.found: dict[Partition, _Heads] = {at: [None] * len(records) for at, records in polled.items()}
+        """The head of each record's document; None until it has arrived. Zeros if there is none, if the generations
+        differ, if the leads of a contact contain an old summary, or if the record is not one of a document.
+        """
+
+    async def ask(self) -> None:
+        """Ask for all of them. Raises Unavailable."""
+        wanted = self._calls(clustered=await self._store.clustered())
         while some := list(islice(wanted, _CALLS)):
-            asking.append((some, asyncio.create_task(store.run([command for command, _ in some]))))
+            self._arriving.append(asyncio.create_task(self._read(some)))
             await asyncio.sleep(0)  # sends them: Redis reads these heads while the next calls are built
-        for some, task in asking:
-            for (_, queries), reply in zip(some, await task, strict=True):
-                for start, (_, heads, index) in zip(count(0, HEAD), queries, strict=False):
-                    heads[index] = reply[start : start + HEAD]
-    finally:
-        await asyncio.gather(*(task for _, task in asking), return_exceptions=True)
-    return found
+
+    async def arrive(self) -> None:
+        """Wait until those arrive that were asked for first of those that are missing. Raises Unavailable."""
+        if self._arriving:
+            await self._arriving.popleft()
+
+    async def arrive_all(self) -> None:
+        """Wait until all have arrived, as far as Redis is available."""
+        await asyncio.gather(*self._arriving, return_exceptions=True)
+
+    async def _read(self, some: list[_Call]) -> None:
+        replies = await self._store.run([command for command, _ in some])
+        for (_, queries), reply in zip(some, replies, strict=True):
+            for start, (_, heads, index) in zip(count(0, HEAD), queries, strict=False):
+                heads[index] = reply[start : start + HEAD]
+
+    def _calls(self, *, clustered: bool) -> Iterator[_Call]:
+        by_resource: dict[Resource, list[_Query]] = {resource: [] for resource in RESOURCES}
+        for partition, records in self._polled.items():
+            heads = self.found[partition]
+            if isinstance(resource := records[0].kind, Resource):
+                by_resource[resource] += _queries(records, heads)
+            else:
+                heads[:] = [NO_HEAD] * len(heads)
+        for resource, all_queries in by_resource.items():
+            for queries in groups(
+                all_queries, lambda query: query[0][_ORGANIZATION_ID], clustered=clustered, max_items=_MAX_HEADS
+            ):
+                yield calls.heads(resource, [key for key, _, _ in queries], self._generations), queries
 
 
 def event_time(record: Record, head: bytes) -> int | None:
     """Returns the time of the record's event if a document with this head shows it; otherwise None."""
-    number, at, time = head_numbers(head)
+    number, at, time, time_above = head_numbers(head)
     if record.problem or at != record.offset | (record.partition | record.history << HISTORY_BIT) << 48:
         return None
     state, version = number & 0xFF, number >> 8
+    time |= time_above << 32
     if state == STATE_TOMBSTONE:  # its head keeps the version of the event before it
         return time if record.value is None else None
     # Zeros have no state, and would also be the coordinates of the very first record.
@@ -365,28 +417,9 @@ def is_stale(intent: Intent, head: bytes) -> bool:
     return int.from_bytes(new[VERSION], "little") <= int.from_bytes(head[VERSION], "little")
 
 
-def _calls(
-    polled: Mapping[Partition, Sequence[Record]],
-    found: Mapping[Partition, list[bytes]],
-    generations: Generations,
-    *,
-    clustered: bool,
-) -> Iterator[_Call]:
-    by_resource: dict[Resource, list[_Query]] = {resource: [] for resource in RESOURCES}
-    for partition, records in polled.items():
-        if isinstance(resource := records[0].kind, Resource):
-            by_resource[resource] += _queries(records, found[partition])
-    for resource, all_queries in by_resource.items():
-        for queries in groups(
-            all_queries, lambda query: query[0].organization_id, clustered=clustered, max_items=_MAX_HEADS
-        ):
-            entities = ((key.organization_id, key.id) for key, _, _ in queries)
-            yield calls.heads(resource, entities, generations), queries
-
-
-def _queries(records: Sequence[Record], heads: list[bytes]) -> Iterator[_Query]:
+def _queries(records: Sequence[Record], heads: _Heads) -> Iterator[_Query]:
     for index, record in enumerate(records):
-        try:
-            yield entity_key(record), heads, index
-        except BadRecord:
-            continue  # the batch parks it
+        if is_entity_key(key := record.key):
+            yield key, heads, index
+        else:
+            heads[index] = NO_HEAD  # the batch parks the record

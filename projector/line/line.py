@@ -19,7 +19,7 @@ from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
 from projector.ledger.control import ControlChanged, Outcome, Step, Stored, WentBack
 from projector.ledger.ledger import Ledger
-from projector.line.batch import BadRecordGuard, Batch, stored_heads
+from projector.line.batch import BadRecordGuard, Batch, StoredHeads
 from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
@@ -202,7 +202,7 @@ class Line:
         """Map these records and write them. They are visible then, and no position covers them yet."""
         await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
         session = self._positions.session
-        heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
+        heads = StoredHeads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
         applied = await batch.write(session, self._store, self._pacer)
         self._mostly_stale = 2 * applied.stale > batch.size

@@ -103,11 +103,11 @@ def calls(
 
 
 def groups(
-    items: list[T], organization: Callable[[T], str], *, clustered: bool, max_items: int = MAX_DOCUMENTS
+    items: list[T], organization: Callable[[T], str | bytes], *, clustered: bool, max_items: int = MAX_DOCUMENTS
 ) -> Iterator[list[T]]:
     """Yields the items that may share a call: at most `max_items`, and on a cluster only those of one organization."""
     if clustered:
-        by_organization: dict[str, list[T]] = {}
+        by_organization: dict[str | bytes, list[T]] = {}
         for item in items:
             by_organization.setdefault(organization(item), []).append(item)
     else:
@@ -124,9 +124,8 @@ def put_documents(
     if resource is LEAD:
         return _put_leads(intents, generations, overwrite_equal=overwrite_equal)
     owners = [names.organization(intent.organization_id) for intent in intents]
-    keys: list[bytes] = []
-    for owner, intent in zip(owners, intents, strict=True):
-        keys += document_keys(resource, owner, intent.id, generations)
+    ids = names.short_ids([intent.id for intent in intents])
+    keys = _document_keys(resource, zip(owners, ids, strict=True), generations)
     documents = keys[::2] if resource is CONTACT else keys
     head = PUT_CONTACT_HEAD if resource is CONTACT else PLAIN_BODY
     values = [intent.value for intent in cast(Sequence[PutDocument | DeleteDocument], intents)]
@@ -151,19 +150,21 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
     leads: list[bytes] = []
     contacts: list[bytes] = []
     indexes: list[bytes] = []
-    for intent in intents:
+    lead_ids = names.short_ids([intent.id for intent in intents])
+    contact_ids = iter(names.short_ids([intent.contact_id for intent in intents if isinstance(intent, PutLead)]))
+    for intent, lead_id in zip(intents, lead_ids, strict=True):
         owner = names.organization(intent.organization_id)
         owners.append(owner)
         if not isinstance(intent, PutLead):
             for generation in generations:
-                leads.append(names.document(LEAD, owner, generation, intent.id))
+                leads.append(names.document_by_short_id(LEAD, owner, generation, lead_id))
                 contacts.append(owner)
                 indexes.append(owner)
             heads.append(intent.value.ljust(PUT_LEAD_HEAD, b"\0"))
             bodies.append(b"")
             ends.append(b"")
             continue
-        lead_id, contact_id = names.short_id(intent.id), names.short_id(intent.contact_id)
+        contact_id = next(contact_ids)
         for generation in generations:
             lead, contact, index = names.lead_with_contact(owner, generation, lead_id, contact_id)
             leads.append(lead)
@@ -191,19 +192,30 @@ def _repeats(keys: list[bytes]) -> bool:
     return len(set(keys)) < len(keys)
 
 
-def heads(resource: Resource, entities: Iterable[tuple[str, str]], generations: Generations) -> Command:
-    """Read which event each of these documents was last changed by. An entity is the ids of organization and entity."""
+def heads(resource: Resource, keys: Iterable[bytes], generations: Generations) -> Command:
+    """Read which event each of these documents was last changed by. `keys` are their message keys, with both ids in
+    lower case.
+    """
+    ids = b":".join(keys).decode().split(":")  # those of organizations, each before that of its entity
+    owners = map(names.organization, ids[::2])
+    documents = _document_keys(resource, zip(owners, names.short_ids(ids[1::2]), strict=True), generations)
+    return scripts.heads(documents=documents, generations=len(generations), are_contacts=resource is CONTACT)
+
+
+def _document_keys(
+    resource: Resource, documents: Iterable[tuple[bytes, bytes]], generations: Generations
+) -> list[bytes]:
+    """Returns the names of documents in each generation; for a contact, the index of its leads follows each name. A
+    document is the name of its organization, and its short id.
+    """
     keys: list[bytes] = []
-    for organization_id, entity_id in entities:
-        keys += document_keys(resource, names.organization(organization_id), entity_id, generations)
-    return scripts.heads(documents=keys, generations=len(generations), are_contacts=resource is CONTACT)
-
-
-def document_keys(resource: Resource, owner: bytes, entity_id: str, generations: Generations) -> list[bytes]:
-    """Returns the name of a document in each generation; for a contact, the index of its leads follows each name."""
-    if resource is CONTACT:
-        return contact_keys(owner, entity_id, generations)
-    return [names.document(resource, owner, generation, entity_id) for generation in generations]
+    for owner, short_id in documents:
+        for generation in generations:
+            if resource is CONTACT:
+                keys += names.contact_with_leads(owner, generation, short_id)
+            else:
+                keys.append(names.document_by_short_id(resource, owner, generation, short_id))
+    return keys
 
 
 def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equal: bool = False) -> Command:

@@ -354,7 +354,7 @@ def _value_of(letter: DeadLetter, kinds: dict[str, Kind], generation: Generation
     kind = kinds.get(letter.topic)
     organization_id, _, id_ = letter.key.partition(":")
     ids = [organization_id] if kind is ORGANIZATION else [organization_id, id_]
-    if kind is None or any(len(each) != len(UUID_AS_0) for each in ids) or not are_lower_uuids(ids):
+    if kind is None or any(len(each) != len(UUID_AS_0) for each in ids) or not are_lower_uuids("".join(ids).encode()):
         return None
     owner = names.organization(organization_id)
     if isinstance(kind, Resource):

@@ -1,15 +1,23 @@
 """Records that documents show already, asked of a real Redis, alone and in cluster mode."""
 
+import asyncio
+
 import pytest
 
+from devstack.fault_proxy import Faults
+from projector.errors import Unavailable
 from projector.intent import PutDocument, PutLead
-from projector.line.batch import BadRecordGuard, Batch, event_time, stored_heads
+from projector.line.batch import BadRecordGuard, Batch, StoredHeads, event_time
+from projector.line.pace import Pacer
 from projector.record import Partition, Record
 from projector.redis import calls
-from schemas import resources
-from tests.harness import crm
-from tests.harness.generations import ids
-from tests.harness.projection import Projection
+from projector.redis.apply import Applied
+from schemas import names, resources
+from tests.harness import control, crm
+from tests.harness.generations import generation, ids
+from tests.harness.projection import Projection, behind_proxy, open_projection
+from tests.harness.services import RedisService
+from tests.harness.waiting import eventually
 from tests.service.conftest import everywhere
 
 LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
@@ -20,8 +28,20 @@ FIRST = ids(1)
 async def times(
     projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations = FIRST
 ) -> dict[Partition, list[int | None]]:
-    heads = await stored_heads(projection.store, polled, generations)
-    return {partition: list(map(event_time, records, heads[partition])) for partition, records in polled.items()}
+    heads = (await stored_heads(projection, polled, generations)).found
+    return {
+        partition: [event_time(record, head or b"") for record, head in zip(records, heads[partition], strict=True)]
+        for partition, records in polled.items()
+    }
+
+
+async def stored_heads(
+    projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations
+) -> StoredHeads:
+    heads = StoredHeads(projection.store, polled, generations)
+    await heads.ask()
+    await heads.arrive_all()
+    return heads
 
 
 @everywhere
@@ -82,7 +102,31 @@ async def test_records_that_were_published_again_are_decoded_but_not_sent(projec
         LEADS: [crm.lead(1).record(5), crm.lead(1, stage="none").record(6), crm.lead(2).record(7)],
         CONTACTS: [crm.contact(2, first_name="Grace").record(5)],
     }
-    batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection.store, again, ids(1)))
+    batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection, again, ids(1)))
     intents = [intent for intents in batch.slices(10) for intent in intents]
     assert [type(intent) for intent in intents] == [PutLead, PutDocument]
     assert (batch.left_out, [letter.offset for letter in batch.dead_letters]) == (1, [6])
+
+
+@pytest.mark.parametrize("are_lost", [pytest.param(False, id="they arrive"), pytest.param(True, id="they are lost")])
+async def test_records_are_left_out_while_later_heads_are_on_their_way(
+    redis_server: RedisService, are_lost: bool
+) -> None:
+    """The heads of 1,000 records are asked for at once: those of the last records are held back."""
+    leads = [crm.lead(1, id=crm.uuid(1000 + n)).record(n) for n in range(1100)]
+    held = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.uuid(2000))
+    async with open_projection(redis_server) as projection, behind_proxy(redis_server, held) as (slow, proxy):
+        control.write(projection.client)
+        await projection.apply(*leads)
+        with await slow.sessions.open() as session:
+            heads = StoredHeads(slow.store, {LEADS: leads}, session.generations)
+            batch = Batch({LEADS: leads}, BadRecordGuard(10, 10), heads)
+            writing = asyncio.create_task(batch.write(session, slow.store, Pacer()))
+            await eventually(lambda: batch.left_out == 1000, "the first records are left out")
+            if are_lost:
+                await slow.store.close()
+                with pytest.raises(Unavailable):
+                    await writing
+            else:
+                proxy.faults = Faults()
+                assert await writing == Applied(stale=1100)

@@ -11,7 +11,7 @@ from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
 from schemas import resources
-from schemas.fields import Uuid
+from schemas.fields import Uuid, are_lower_uuids
 from schemas.ids import Ids
 from tests.harness import crm
 from tests.harness.crm import Json, Message
@@ -58,8 +58,8 @@ class OnlyItems(msgspec.Struct, kw_only=True):
 )
 def test_ids_of_an_entity(entity: Whole, found: list[str]) -> None:
     ids = Ids(Whole)
-    assert ids.of(entity) == found
-    assert ids.are_lower(entity)
+    assert ids.joined(entity) == "".join(found)
+    assert are_lower_uuids(ids.joined(entity).encode())
     assert ids.wrong(entity) is None
     assert ids.lowered(entity) == entity
 
@@ -81,7 +81,7 @@ def test_ids_of_an_entity(entity: Whole, found: list[str]) -> None:
 )
 def test_the_path_of_what_is_not_a_uuid(wrong: Whole, path: str) -> None:
     assert Ids(Whole).wrong(wrong) == path
-    assert not Ids(Whole).are_lower(wrong)
+    assert not are_lower_uuids(Ids(Whole).joined(wrong).encode())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_path_of_what_is_not_a_uuid(wrong: Whole, path: str) -> None:
 )
 def test_ids_in_upper_case_are_lowered(upper: Whole, lower: Whole) -> None:
     ids = Ids(Whole)
-    assert not ids.are_lower(upper)
+    assert not are_lower_uuids(ids.joined(upper).encode())
     assert ids.wrong(upper) is None
     assert ids.lowered(upper) == lower
 

@@ -139,6 +139,11 @@ def test_an_id_comes_back_from_each_form(uuid: UUID) -> None:
     assert names.tagged(api_keys.parse(api_keys.mint(text)).organization_tag) == names.organization(text)
 
 
+@given(st.lists(st.uuids().map(str), max_size=3))
+def test_the_short_forms_of_several_ids(uuids: list[str]) -> None:
+    assert names.short_ids(uuids) == [names.short_id(uuid) for uuid in uuids]
+
+
 def test_documents_fit_the_size_class_they_are_made_for() -> None:
     assert len(names.document(resources.LEAD, OWNER, generation(999), ID)) <= 60
 

@@ -159,7 +159,8 @@ class Positions:
                 extra={"line": self._line, "topic": one.topic, "problem": one.kind},
             )
         if await self._ledger.note(session, found):
-            await self._ledger.rewind(session, rewinds + more)
+            await self._open()  # the note has ended the session: a new connection would refuse it
+            await self._ledger.rewind(self.session, rewinds + more)
         return True
 
     def _made_again(self, session: Session, stored: breaks.Stored) -> tuple[list[Break], list[RewindRow]]:

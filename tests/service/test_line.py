@@ -15,7 +15,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, Copy, Outcome, Position, Step
+from projector.ledger.control import NOTHING_STORED, Break, Copy, Outcome, Position, Step
 from projector.ledger.ledger import Ledger
 from projector.ledger.sessions import Session
 from projector.line import batch, line
@@ -478,10 +478,21 @@ async def test_a_partition_that_was_cut_off_is_read_again_from_there(
         assert it.copy.positions[LEADS].leader_epoch == 4
 
 
+class Reconnecting(Ledger):
+    """All connections to Redis are closed as soon as a break is noted, so that what follows opens new ones."""
+
+    async def note(self, session: Session, found: Sequence[Break]) -> bool:
+        noted = await super().note(session, found)
+        await self._store.close()
+        return noted
+
+
+@pytest.mark.parametrize("ledger", [Ledger, Reconnecting])
 async def test_a_topic_that_was_created_again_is_read_from_the_beginning(
-    projection: Projection, kafka: ScriptedKafka
+    projection: Projection, kafka: ScriptedKafka, ledger: type[Ledger]
 ) -> None:
-    async with running(projection, kafka) as it:
+    """Its former history is counted once."""
+    async with running(projection, kafka, ledger(projection.store, projection.writing.sessions)) as it:
         await it.applies(*leads(5))
         kafka.recreate("crm.leads")
         await it.applies(*leads(2, version=2))

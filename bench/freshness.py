@@ -120,7 +120,7 @@ BENCHMARK = Benchmark(
     cases=(ALONE, REBUILDING, QUIET),
     prepare=_prepare,
     targets=(
-        Target(P99.name, ALONE, 1.5, at_least=False, against=FLOOR.name),
+        Target(P99.name, ALONE, 1.4, at_least=False, against=FLOOR.name),
         Target(P99.name, REBUILDING, 2.0, at_least=False, against=FLOOR.name, case_against=ALONE),
         Target(P99.name, ALONE, 25.0, at_least=False),
         Target(P99.name, REBUILDING, 25.0, at_least=False),

@@ -74,7 +74,8 @@ async def test_a_failover_that_loses_acknowledged_writes(
             await eventually(lambda: is_served() and told[-1] == ("STALE", True), "the change is served again")
             assert not any(in_it and stage != "STALE" for stage, in_it in told)
             await leadview.settled()
-        assert "Ada Lovelace" in leadview.run("status", "--history"), "who did what is still known"
+        # A Sentinel to which a busy server answers late takes it for dead, and names no master for a moment.
+        wait_until(lambda: "Ada Lovelace" in leadview.run("status", "--history"), "who did what is still known")
 
 
 async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path: Path) -> None:

@@ -18,6 +18,11 @@ def write(path: Path, secret: str) -> None:
     beside.replace(path)
 
 
+def _ages(admin: Any) -> list[int]:
+    """Returns the ages of the API's connections to Redis, in seconds."""
+    return [int(each["age"]) for each in admin.client_list() if each["name"] == "leadview-api"]
+
+
 def test_the_password_of_redis(leadview_with_own_redis: Leadview, tmp_path: Path) -> None:
     leadview, password, key = leadview_with_own_redis, tmp_path / "password", mint(crm.ORGANIZATION)
     write(password, "secret-0")
@@ -41,10 +46,8 @@ def test_the_password_of_redis(leadview_with_own_redis: Leadview, tmp_path: Path
             admin.execute_command("ACL", "SETUSER", "crm", f">secret-{number}")
             write(password, f"secret-{number}")
             admin.execute_command("ACL", "SETUSER", "crm", f"<secret-{number - 1}")
-            wait_until(
-                lambda: sum(each["user"] == "crm" for each in admin.client_list()) >= 3,
-                "both workers and the projector are connected",
-            )
+            # To open a connection takes half a second at most, and one that is closed meanwhile costs 503.
+            wait_until(lambda: sum(age >= 1 for age in _ages(admin)) >= 2, "both workers are connected")
             admin.client_kill_filter(user="crm")
             leadview.publish(crm.lead(number + 1))
             wait_for_more()

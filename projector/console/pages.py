@@ -56,7 +56,7 @@ def render(markdown: str, name: str) -> str:
         for child in opening.children or ():
             if child.type == "image":  # pictures are in the repository only
                 child.type = "text"
-        if opening.type in ("fence", "code_block"):
+        if opening.type in ("fence", "code_block", "table_open"):
             opening.attrSet("tabindex", "0")  # it may be wider than the page, and is scrolled with the keyboard
     html = parser.renderer.render(tokens, parser.options, {})
     return _FRAME.format(title=escape(title), body=html)

@@ -213,7 +213,7 @@ class Edge(asyncio.Protocol):
             each.abort()
 
     def _wait(self, seconds: float) -> None:
-        """Give the client so many seconds. A wait that has begun before keeps its time.
+        """Give the client this number of seconds. A wait that has begun before keeps its time.
 
         A wait ends without its timer, because usually the next one ends later: to set it for each request takes long.
         """

@@ -8,7 +8,7 @@ PATIENCE_SECONDS = float(os.environ.get("LEADVIEW_TEST_PATIENCE", "60"))
 """The timeout for what usually takes a moment. On a busy machine it can take much longer."""
 _INTERVAL_SECONDS, _LONGEST_INTERVAL_SECONDS = 0.02, 0.5
 _SHARE = 3
-"""A call that takes long is repeated after so many times its duration: asking must not slow down what is waited for."""
+"""A call is repeated after this multiple of its duration: asking must not slow down what is waited for."""
 
 
 def wait_until(
@@ -34,5 +34,5 @@ def wait_until(
 
 
 def pause_after(seconds: float) -> float:
-    """Returns how long to pause after a call that took so many seconds."""
+    """Returns how long to pause after a call that took this number of seconds."""
     return min(max(_INTERVAL_SECONDS, _SHARE * seconds), _LONGEST_INTERVAL_SECONDS)

@@ -292,7 +292,7 @@ class Positions:
 
 
 class Beside(Generic[T]):
-    """Does a piece of work while the line goes on: otherwise, everything that arrives meanwhile would be late.
+    """Does a piece of work while the line continues: otherwise, everything that arrives meanwhile would be late.
 
     At most one is under way. `cancel` must be called before what the work needs is closed.
     """

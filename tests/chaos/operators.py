@@ -29,7 +29,7 @@ _MOMENTS_OF_A_DROP = (*_MOMENTS, ("SCAN", 4), ("UNLINK", 2))
 """Before which request a command stands still: its name, and the highest number of it."""
 _COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
 _BEFORE_SHARE = 0.15
-"""Of its commands, one that is killed comes before so many."""
+"""Of its commands, the share before which the same command is begun and killed."""
 
 
 class Operator(Repeating):

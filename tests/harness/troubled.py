@@ -124,7 +124,7 @@ def _with_copies(**copies: Copy) -> RedisPart:
 
 
 def shards(*filled: bool) -> RedisPart:
-    """Returns what Redis says if it has so many shards, three at most, each of which is complete or not."""
+    """Returns what Redis says if it has this number of shards, three at most, each of which is complete or not."""
     copies = {tag: replace(_copy(), filled=ids(1) if it else ()) for tag, it in zip("abc", filled, strict=False)}
     servers = {tag.encode(): f"10.0.0.1:{7000 + number}" for number, tag in enumerate(copies)}
     return replace(_with_copies(**copies), servers=servers)

@@ -25,7 +25,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Clock:
-    """The time of the event loop, which goes on as it does, and may be moved forward."""
+    """The time of the event loop, which continues as it does, and may be moved forward."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
@@ -35,7 +35,7 @@ class Clock:
         return self._time() + self.moved
 
     async def move(self, timeouts: float) -> None:
-        """Let so many timeouts pass, and what is due then happen."""
+        """Let this number of timeouts pass, and what is due then happen."""
         self.moved += timeouts * TIMEOUT
         for _ in range(3):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What runs beside the lines and beside requests: it goes on after any error, except what an operator has to mend."""
+"""What runs beside the lines and beside requests: it continues after any error, except what an operator has to mend."""
 
 import asyncio
 import logging

@@ -45,7 +45,7 @@ BENCHMARK = Benchmark(
     what=(
         "The cost of a request by the number of documents in Redis (leads and contacts of 100 organizations), and by "
         "the number of organizations that share 200,000 documents. Each has its own key, and requests use the keys at "
-        "random; a worker caches 8192 of them."
+        "random; a worker remembers 4096 to 8192 of them."
     ),
     metrics=api.METRICS,
     subjects=(Subject(LEADVIEW, "leadview", "one worker, 64 connections; requests for all documents in random order"),),

@@ -287,8 +287,4 @@ def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
 
 def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:
     """Returns the names of a contact and of the index of its leads, in each generation."""
-    keys: list[bytes] = []
-    short_id = names.short_id(contact_id)
-    for generation in generations:
-        keys += names.contact_with_leads(owner, generation, short_id)
-    return keys
+    return _document_keys(CONTACT, [(owner, names.short_id(contact_id))], generations)

@@ -78,6 +78,7 @@ def test_it_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
         crm.api_key(id=crm.uuid(0xFFF), hash=key_hash(9), organization_id=ORGANIZATIONS[9], expires_at=crm.at(9)),
         crm.deleted(resources.API_KEY, 2, KEYS[10], ORGANIZATIONS[10]),
         crm.deleted(resources.ORGANIZATION, 2, organization_id=ORGANIZATIONS[11]),
+        crm.organization(),  # the one that changes below
     )
     leadview.start("run")
     leadview.wait_until_served()
@@ -108,7 +109,7 @@ def test_it_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
 def _keep_changing(leadview: Leadview, stop: threading.Event) -> None:
     """Change an organization and its key again and again: access, the hash, whether it exists at all."""
     own = crm.ORGANIZATION
-    version = 0
+    version = 1
     while not stop.wait(0.01):
         version += 1
         leadview.publish(

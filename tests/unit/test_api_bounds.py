@@ -75,6 +75,17 @@ def test_what_could_not_be_written_is_kept() -> None:
     assert figures(usage) == {holder("1").key_record: (2, 1, 2.0)}
 
 
+def test_what_is_kept_has_the_same_bound() -> None:
+    usage = Usage()
+    for number in range(MAX_KEYS):
+        usage.count(named(number), 200, 1.0)
+    unwritten = usage._take()
+    for number in range(MAX_KEYS, MAX_KEYS + 100):
+        usage.count(named(number), 200, 1.0)
+    usage._keep(unwritten)
+    assert len(figures(usage)) == MAX_KEYS
+
+
 SLOTS = len(BUCKETS_SECONDS) + 1
 
 

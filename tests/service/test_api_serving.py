@@ -23,6 +23,7 @@ from tests.harness.api_server import patient
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of, empty_redis
+from tests.harness.waiting import eventually
 
 FIELDS = (b"%d" % LAYOUT, *[generation(1).encode()] * 2, b"ledger")
 """Layout, live, filled, copies."""
@@ -237,3 +238,23 @@ def caller_in(tag: bytes) -> Caller:
 def shard_of(slot: int) -> int:
     """Returns the number of the primary that has this slot at the beginning."""
     return min(slot // 5462, 2)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "logged"),
+    [("redis", "cannot connect to Redis"), ("redis+cluster", "the slot map of the Redis Cluster cannot be read")],
+)
+async def test_an_outage_is_logged_once(scheme: str, logged: str, caplog: pytest.LogCaptureFixture) -> None:
+    """And not at each attempt to connect."""
+    attempts = 0
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, opened(ApiSettings(redis_url=f"{scheme}://127.0.0.1:{port}")):
+        await eventually(lambda: attempts > 10, "several attempts to connect")
+    assert [record.getMessage() for record in caplog.records if record.name == "api.redis.servers"] == [logged]

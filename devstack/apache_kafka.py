@@ -132,7 +132,9 @@ class ApacheKafka:
     def create_topic(self, name: str, partitions: int = 4, *, compacted: bool = True) -> None:
         """Create the topic, with a replica on each of up to three nodes. An existing topic is not changed."""
         replicas = min(_REPLICAS, len(self._nodes))
-        topics.create_topic(self.bootstrap_servers, name, partitions, replicas=replicas, compacted=compacted)
+        topics.create_topic(
+            topics.admin(self.bootstrap_servers), name, partitions, replicas=replicas, compacted=compacted
+        )
 
     def stop(self) -> None:
         """Kill every node. The storage must not be used afterwards."""

@@ -100,7 +100,7 @@ def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
         [projector] = descendants(run.process.pid, "projector run")
         os.kill(projector, signal.SIGKILL)
         assert run.process.wait(PATIENCE_SECONDS) == 1
-        assert "`projector` ended by itself, with status -9." in run.output
+        assert "`projector` ended with status -9." in run.output
         assert "projector starts" in run.output
         [logs] = re.findall(r"^All logs: (.+)$", run.output, re.MULTILINE)
         assert (Path(logs) / "projector.log").is_file()

@@ -126,13 +126,6 @@ def test_the_example_is_accepted_and_its_pods_are_placed(cluster: Cluster) -> No
     assert re.findall(r'(\w+)="([^"]*)"', query) == [("namespace", "leadview"), ("installation", "leadview")]
 
 
-def test_the_pods_of_the_base_are_made_and_placed(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(overlay("base", MONITORING, TOKENS), namespace)
-    for name, number in NUMBERS.items():
-        placed(cluster, namespace, name, number)
-    assert {pod["metadata"]["labels"][INSTANCE] for pod in cluster.pods(namespace)} == {"leadview"}
-
-
 def test_a_rebuild_is_a_job_of_its_template(cluster: Cluster, namespace: str) -> None:
     """As `kubectl create job --from=cronjob/leadview-rebuild` makes it."""
     [template] = by_kind(cluster.apply(built(DEPLOY / "base"), namespace), "CronJob")
@@ -142,8 +135,8 @@ def test_a_rebuild_is_a_job_of_its_template(cluster: Cluster, namespace: str) ->
     placed(cluster, namespace, "leadview-rebuild", 1)
 
 
-def test_the_monitor_finds_a_port_of_every_program_that_has_metrics(cluster: Cluster, namespace: str) -> None:
-    applied = cluster.apply(overlay("monitored", MONITORING), namespace)
+def test_pods_are_made_and_placed_and_the_monitor_finds_a_port_of_each(cluster: Cluster, namespace: str) -> None:
+    applied = cluster.apply(overlay("monitored", MONITORING, TOKENS), namespace)
     for name, number in NUMBERS.items():
         placed(cluster, namespace, name, number)
     [monitor] = by_kind(applied, "PodMonitor")
@@ -152,23 +145,6 @@ def test_the_monitor_finds_a_port_of_every_program_that_has_metrics(cluster: Clu
     pods = [pod for pod in cluster.pods(namespace) if labels.items() <= pod["metadata"]["labels"].items()]
     ports = [port["name"] for pod in pods for port in pod["spec"]["containers"][0]["ports"]]
     assert ports.count(endpoint["port"]) == len(pods) == sum(NUMBERS.values())
-
-
-def test_a_pod_that_may_do_more_is_refused(cluster: Cluster, namespace: str) -> None:
-    spec = {"containers": [{"name": "root", "image": "leadview"}]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "greedy"}, "spec": spec}
-    with pytest.raises(Refused, match="violates PodSecurity"):
-        cluster.create(pod, namespace)
-
-
-@pytest.mark.parametrize("folder", ["overlays/production", "strimzi"])
-def test_a_mistyped_field_is_refused(cluster: Cluster, namespace: str, folder: str) -> None:
-    """Of every kind: otherwise, that something is accepted says little."""
-    for each in built(DEPLOY / folder):
-        each["metadata"].pop("namespace", None)
-        each.get("spec", each)["mistyped"] = 1
-        with pytest.raises(Refused, match="mistyped"):
-            cluster.apply([each], namespace)
 
 
 def test_no_pod_waits_for_a_host_of_its_own(cluster: Cluster, namespace: str) -> None:

@@ -28,7 +28,7 @@ from devstack.waiting import wait_until
 
 _TIME = Metric("all is served after", "s")
 COLD = "empty Redis"
-_RECORDS, _QUICK_RECORDS, _BATCH = 1_000_000, 5_000, 100_000
+_RECORDS, _QUICK_RECORDS = 1_000_000, 5_000
 _SERVED_SECONDS = 600.0
 _HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
 _READYZ = _HEALTHZ.replace(b"/healthz", b"/readyz")
@@ -37,10 +37,8 @@ _READYZ = _HEALTHZ.replace(b"/healthz", b"/readyz")
 def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
     kafka = pipeline.start_kafka(lab, stack, service_cores().load).bootstrap_servers
     traffic, count = Traffic(), _QUICK_RECORDS if lab.quick else _RECORDS
-    publish(kafka, traffic.access)
-    first = traffic.documents(min(_BATCH, count))
-    for documents in chain([first], (traffic.documents(_BATCH) for _ in range(_BATCH, count, _BATCH))):
-        publish(kafka, documents)
+    for records in chain([traffic.access], traffic.batches(count)):
+        publish(kafka, records)
     topics = Topics(kafka, count)
     tenant = next(tenant for tenant in traffic.tenants if tenant.leads)
     request = lead_request(tenant, tenant.leads[0])

@@ -37,6 +37,7 @@ _LEADS_OF_A_CONTACT = (1, 2, 3, 1, 5, 2, 3, 2, 1, 4)  # 24 leads on 10 contacts:
 _SEED = 7
 _SAMPLE = 2000
 _TOLERANCE = 0.1
+_BATCH = 100_000
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _NEVER_REACHED = events.RateLimit(quota=10_000_000, window_seconds=10_000)
 """A limit that no benchmark reaches. Its window is long, so its counter stays in Redis, like that of a busy caller."""
@@ -109,6 +110,11 @@ class Traffic(Crm):
     def documents(self, count: int) -> list[Record]:
         """This number of new leads and contacts, in random order."""
         return self.shuffled(list(islice(self._records, count)))
+
+    def batches(self, count: int) -> Iterator[list[Record]]:
+        """This number of new leads and contacts in batches, because all of them at once would need much memory."""
+        for start in range(0, count, _BATCH):
+            yield self.documents(min(_BATCH, count - start))
 
     def shuffled(self, records: list[Record]) -> list[Record]:
         """The same records in random order."""

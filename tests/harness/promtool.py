@@ -26,10 +26,7 @@ def run(
     series: Mapping[str, Sequence[Value]],
     expected: Sequence[Expected],
 ) -> None:
-    """Runs `promtool`."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        not_available("promtool is not installed: on Debian it is in the package prometheus")
+    """Evaluates expressions over series that the rules see."""
     test = {
         "interval": interval,
         "input_series": [{"series": name, "values": written(values)} for name, values in series.items()],
@@ -44,7 +41,15 @@ def run(
     }
     path = folder / "test.yaml"
     path.write_bytes(orjson.dumps({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}))
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    promtool("test", "rules", path)
+
+
+def promtool(*words: str | Path) -> None:
+    """Runs `promtool`, which does not object."""
+    program = shutil.which("promtool")
+    if program is None:
+        not_available("promtool is not installed: on Debian it is in the package prometheus")
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

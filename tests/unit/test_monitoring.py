@@ -6,8 +6,6 @@ all is well, and all is well again after it. Everything is scraped as rarely as 
 """
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +17,7 @@ import yaml
 from docs.generate.dashboard import dashboard
 from docs.generate.monitoring import Options, main
 from schemas import metrics
-from tests.harness.promtool import Expected, Value, named, run
-from tests.harness.services import not_available
+from tests.harness.promtool import Expected, Value, named, promtool, run
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/monitoring/rules.yaml"
@@ -379,12 +376,7 @@ def samples(name: str, healthy: float, given: Trouble, steps: int) -> list[Value
 
 @pytest.mark.heavy
 def test_promtool_agrees_with_the_configuration_and_its_rules() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        not_available("promtool is not installed: on Debian it is in the package prometheus")
-    command = [promtool, "check", "config", str(RULES.with_name("prometheus.yaml"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("check", "config", RULES.with_name("prometheus.yaml"))
 
 
 def unknown(expression: str) -> list[str]:

@@ -1,13 +1,13 @@
 """`promtool`, which evaluates alert rules over series."""
 
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import orjson
 
+from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 
 Value = float | Literal["gone"]
@@ -49,8 +49,7 @@ def promtool(*words: str | Path) -> None:
     program = shutil.which("promtool")
     if program is None:
         not_available("promtool is not installed: on Debian it is in the package prometheus")
-    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed_by([program, *words])
 
 
 def written(values: Sequence[Value]) -> str:

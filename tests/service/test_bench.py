@@ -1,6 +1,5 @@
 """`python -m bench`: quick runs of benchmarks, from end to end."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from bench import outcome
 from bench.benchmark import LEADVIEW
 from devstack.jars import KAFKA
 from devstack.programs import ROOT
+from tests.harness.programs import printed_by
 from tests.harness.services import not_available
-from tests.harness.waiting import PATIENCE_SECONDS
 
 PRINTED = {
     "api": {"throughput", "p50", "p99", "p99.9"},
@@ -31,13 +30,10 @@ PRINTED = {
 def test_a_quick_run(name: str, tmp_path: Path) -> None:
     if reason := KAFKA.why_unavailable():
         not_available(reason)
-    command = [sys.executable, "-m", "bench", name, "--quick", "--into", str(tmp_path)]
-    limit = 15 * PATIENCE_SECONDS
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    printed = printed_by([sys.executable, "-m", "bench", name, "--quick", "--into", tmp_path], directory=ROOT)
     found = outcome.read(tmp_path / "results.json").benchmarks[name]
     assert found.quick
     spreads = {metric: found.spread(found.cases[-1], LEADVIEW, metric) for metric in PRINTED[name]}
     assert all(spread and 0 < spread.least <= spread.most for spread in spreads.values()), spreads
     assert found.targets, "each has a target that can be judged"
-    assert all(subject.name in ended.stdout for subject in found.subjects)
+    assert all(subject.name in printed for subject in found.subjects)

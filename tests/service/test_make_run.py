@@ -14,6 +14,7 @@ from devstack.programs import descendants, is_alive
 from devstack.run import EMBEDDED_KAFKA
 from tests.harness.api_server import Response
 from tests.harness.make_run import Run, running
+from tests.harness.programs import printed_by
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STATUSES = {
@@ -58,11 +59,7 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
 def shown_status(run: Run, folder: Path) -> str:
     """Returns what the printed status line shows, pasted into a shell in another folder."""
     [line] = re.findall(r"^# whether all is well\n(.+)$", run.output, re.MULTILINE)
-    done = subprocess.run(
-        ["/bin/sh", "-c", line], capture_output=True, text=True, cwd=folder, check=False, timeout=2 * PATIENCE_SECONDS
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return printed_by(["/bin/sh", "-c", line], directory=folder)
 
 
 def status_of(line: str) -> int:

@@ -7,7 +7,6 @@ import http.server
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +26,9 @@ from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.front import Quiet, gateway, serving
+from tests.harness.programs import printed_by
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.docs
 
@@ -87,16 +86,8 @@ def look(pages: list[str], **order: Any) -> Any:
         "words": [],
     } | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
-    done = subprocess.run(
-        ["node", str(ROOT / "docs/generate/reference" / "look.mjs"), orjson.dumps(given).decode()],  # noqa: S607 - wherever it is installed
-        cwd=PACKAGES,
-        capture_output=True,
-        text=True,
-        timeout=10 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return orjson.loads(done.stdout)
+    program = ROOT / "docs/generate/reference" / "look.mjs"
+    return orjson.loads(printed_by(["node", program, orjson.dumps(given).decode()], directory=PACKAGES))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -278,16 +269,8 @@ def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
 
 def run(language: str, text: str, folder: Path, url: str, key: str, lead: str) -> str:
     """Returns what a sample prints."""
-    done = subprocess.run(
-        command(language, text, folder),
-        env=os.environ | {"API": url, "API_KEY": key, "LEAD_ID": lead},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    given = os.environ | {"API": url, "API_KEY": key, "LEAD_ID": lead}
+    return printed_by(command(language, text, folder), environment=given)
 
 
 def command(language: str, text: str, folder: Path) -> list[str]:
@@ -308,8 +291,7 @@ def compiled(text: str, folder: Path) -> Path:
     options = ["--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom", "--types", "node"]
     options += ["--typeRoots", str(bin_folder / "@types")]
     tsc = ["node", str(bin_folder / "typescript" / "bin" / "tsc")]
-    done = subprocess.run([*tsc, *options, str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    printed_by([*tsc, *options, str(source)])
     return source.with_suffix(".mjs")
 
 

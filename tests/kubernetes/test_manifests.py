@@ -135,18 +135,6 @@ def test_a_rebuild_is_a_job_of_its_template(cluster: Cluster, namespace: str) ->
     placed(cluster, namespace, "leadview-rebuild", 1)
 
 
-def test_pods_are_made_and_placed_and_the_monitor_finds_a_port_of_each(cluster: Cluster, namespace: str) -> None:
-    applied = cluster.apply(overlay("monitored", MONITORING, TOKENS), namespace)
-    for name, number in NUMBERS.items():
-        placed(cluster, namespace, name, number)
-    [monitor] = by_kind(applied, "PodMonitor")
-    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    labels = monitor["spec"]["selector"]["matchLabels"]
-    pods = [pod for pod in cluster.pods(namespace) if labels.items() <= pod["metadata"]["labels"].items()]
-    ports = [port["name"] for pod in pods for port in pod["spec"]["containers"][0]["ports"]]
-    assert ports.count(endpoint["port"]) == len(pods) == sum(NUMBERS.values())
-
-
 def test_no_pod_waits_for_a_host_of_its_own(cluster: Cluster, namespace: str) -> None:
     """One of three nodes has no room. Four projectors run on the other two, and are distributed over them."""
     patch = replace("HorizontalPodAutoscaler", "leadview-projector", "/spec/minReplicas", 4)
@@ -191,7 +179,7 @@ def test_pods_that_are_not_ready_do_not_keep_a_node_from_being_drained(cluster: 
             cluster.evict(pod)
 
 
-def test_two_installations_share_a_namespace(cluster: Cluster, namespace: str) -> None:
+def test_two_installations_share_a_namespace_and_every_pod_has_metrics(cluster: Cluster, namespace: str) -> None:
     pairs = {INSTANCE: "second"}
     labels = [{"pairs": pairs, "includeSelectors": True, "includeTemplates": True}]
     first = overlay("first", MONITORING)
@@ -205,6 +193,9 @@ def test_two_installations_share_a_namespace(cluster: Cluster, namespace: str) -
         for name, number in of_programs.items():
             placed(cluster, namespace, name, number, instance)
 
+    [endpoint] = by_kind(first, "PodMonitor")[0]["spec"]["podMetricsEndpoints"]
+    ports = [port["name"] for pod in cluster.pods(namespace) for port in pod["spec"]["containers"][0]["ports"]]
+    assert ports.count(endpoint["port"]) == sum(sum(of_programs.values()) for of_programs in numbers.values())
     pods = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in cluster.pods(namespace)}
     for instance, resources in (("leadview", first), ("second", second)):
         for kind, selector in selectors(resources):

@@ -2,7 +2,6 @@
 jars: one worker, controlled over its REST API.
 """
 
-import http.client
 import os
 import shutil
 import signal
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
+import requests
 
 from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
 from devstack.jars import CONNECT
@@ -35,39 +34,34 @@ class Connect(NamedTuple):
 
     def create(self, connector: Mapping[str, Any]) -> None:
         """Create a connector as its file says it, and wait until its task runs. Raises ServerFailed, TimeoutError."""
-        code, answer = self._call("POST", "/connectors", connector)
-        if code != http.HTTPStatus.CREATED:
-            raise self.child.failure(f"refused the connector {connector['name']}: {answer}")
+        answer = self._ask("POST", "/connectors", connector)
+        if not answer.ok:
+            raise self.child.failure(f"refused the connector {connector['name']}: {answer.text}")
         status = f"/connectors/{connector['name']}/status"
         wait_until(lambda: self._runs(status), f"the connector {connector['name']} runs", _READY_TIMEOUT_SECONDS)
 
     def answers(self) -> bool:
         self.child.check_running()
         try:
-            return self._call("GET", "/health")[0] == http.HTTPStatus.OK
+            return self._ask("GET", "/health").ok
         except OSError:
             return False
 
     def _runs(self, path: str) -> bool:
-        code, status = self._call("GET", path)
-        if code != http.HTTPStatus.OK:
+        answer = self._ask("GET", path)
+        if not answer.ok:
             return False
+        status = answer.json()
         states = [status["connector"], *status["tasks"]]
         for state in states:
             if state["state"] == "FAILED":
                 raise self.child.failure(state["trace"])
         return len(states) > 1 and all(state["state"] == "RUNNING" for state in states)
 
-    def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_READY_TIMEOUT_SECONDS)
-        try:
-            connection.request(method, path, orjson.dumps(body) if body else None, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            text = response.read()
-        finally:
-            connection.close()
-        is_json = response.getheader("Content-Type", "").startswith("application/json")
-        return response.status, orjson.loads(text) if is_json else text
+    def _ask(self, method: str, path: str, body: Any = None) -> requests.Response:
+        return requests.request(
+            method, f"http://127.0.0.1:{self.port}{path}", json=body, timeout=_READY_TIMEOUT_SECONDS
+        )
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """What follows from observations of Kafka and Redis: lag, age, and the problems of a projector."""
 
 import re
+import time
 from collections.abc import Mapping
+from math import isnan
 from typing import NamedTuple
 
 import msgspec
@@ -24,13 +26,15 @@ from projector.problem import NotAdvancing
 from projector.record import Partition
 from projector.redis.store import Memory
 from schemas.control import Stamp
-from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingBy
 from schemas.settings import ProjectorSettings
 from tests.harness import control
+from tests.harness.troubled import HALT
 from tests.harness.waiting import wait_until
 
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
 STAMP = Stamp.first()
+AGE, LAG = "leadview_projector_unapplied_age_seconds", "leadview_projector_lag_records"
 
 
 class Line:
@@ -197,6 +201,67 @@ def test_partitions_that_belong_to_nobody(writers: list[Writer], expected: list[
     assert kinds(lasting, at_once, line) == []
     later = taken(UNOWNED_SECONDS + 1, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
     assert kinds(lasting, later, line) == expected
+
+
+def measured(watch: Watch) -> dict[str, float]:
+    """Returns each series of the metrics port, by its name and the values of its labels."""
+    samples = [sample for family in watch.collect() for sample in family.samples]
+    return {" ".join((sample.name, *sample.labels.values())): sample.value for sample in samples}
+
+
+def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one() -> None:
+    """Never the last value: of a Redis that is frozen, nothing is known."""
+    watch, now, began_at = Watch(ProjectorSettings(), []), time.monotonic(), time.time()
+    waits = taken(now, kafka(5, 7), redis({FIRST: 5, SECOND: 4}, used=40), _1=900).found
+    watch._take(waits, now)
+    found = measured(watch)
+    assert (found[f"{LAG} crm.leads 0"], found[f"{LAG} crm.leads 1"]) == (0, 3)
+    assert found[AGE] >= began_at - 0.9, "that of the oldest record that waits"
+    assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 1)
+    assert found["leadview_projector_redis_memory_ratio"] == 0.4
+    watch._take(msgspec.structs.replace(waits, redis=None, oldest=None), now)
+    found = measured(watch)
+    assert not [name for name in found if name.startswith(LAG)]
+    assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 0)
+    for name in (AGE, "leadview_projector_redis_memory_ratio", "leadview_projector_dead_letters"):
+        assert isnan(found[name]), name
+    watch._take(taken(now, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found, now)
+    assert measured(watch)[AGE] == 0, "nothing waits"
+    watch._observed = (now - 60, waits)
+    assert isnan(measured(watch)[AGE]), "too long ago"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "stopped", "standing_by"),
+    [pytest.param(HALT, 1, 0, id="halted"), pytest.param(StandingBy(2, 999, 3), 0, 1, id="standing by")],
+)
+def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
+    trouble: LineTrouble, stopped: int, standing_by: int
+) -> None:
+    line = Line(FIRST)
+    watch = Watch(ProjectorSettings(), [line])
+    line.health.stops(trouble)
+    found = measured(watch)
+    assert found["leadview_projector_line_stopped documents"] == stopped
+    assert found["leadview_projector_line_standing_by documents"] == standing_by
+    assert found["leadview_projector_partitions crm.leads"] == 1
+    assert not watch.health().healthy
+    assert watch.live().healthy
+    condition = watch.condition()
+    assert condition.troubles == {"documents": trouble}
+    assert [kind for kind, count in found.items() if "_problems " in kind and count] == [
+        f"leadview_projector_problems {condition.kinds[0]}"
+    ]
+    line.health.resumes()
+    assert watch.condition().problems == []
+
+
+def test_each_problem_is_logged_when_it_begins_and_when_it_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    watch = Watch(ProjectorSettings(), [])
+    for used in (50, 99, 99, 50, 50):
+        watch._take(taken(0, kafka(5), redis({FIRST: 5}, used=used)).found, 0)
+    assert [vars(record)["problem"] for record in caplog.records] == ["redis_full"] * 2
 
 
 def test_an_event_loop_that_stands_still() -> None:

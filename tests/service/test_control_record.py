@@ -22,7 +22,7 @@ from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings, load
-from tests.harness import control, crm, stored
+from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import generation, ids, numbers
 from tests.harness.histories import Changes
@@ -234,21 +234,6 @@ async def test_the_replay_of_an_organization_is_left_to_a_newer_program(leadview
         with pytest.raises(Superseded):
             await reapply.in_place(writing, settings, crm.ORGANIZATION)
     assert leadview.documents(1) == {}
-
-
-@pytest.mark.apache
-async def test_a_key_is_revoked_while_documents_stand_by(leadview: Leadview) -> None:
-    """A deployment was rolled back: the documents wait for the newer program, but a revoked key does not."""
-    leadview.publish(*ACCESS)
-    projector = leadview.start("run")
-    leadview.wait_until_served()
-    store = Store(load(ProjectorSettings, leadview.environment()))
-    await copies.change(store, await copies.current(store), newer(2))
-    await store.close()
-    await eventually(lambda: "standing by" in projector.log.read_text(), "the documents stand by")
-    leadview.publish(crm.api_key(2, hash=key_hash(KEY), status="revoked"))
-    record = names.api_key(OWNER, key_hash(KEY))
-    await eventually(lambda: stored.key_expiry(leadview.redis, record) == 1, "the key is revoked")
 
 
 @pytest.mark.apache

@@ -46,33 +46,12 @@ def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
     assert "access: running  documents: running" in done.stdout
 
     first.kill()
-    wait_until(lambda: as_json(leadview)["projectors"] == 1, "one is dead")
-    found = as_json(leadview)
-    assert (found["well"], found["verdict"]) == (True, "all is well")
-    assert [note.partition(" for")[0] for note in found["notes"]] == ["silent"]
     second.kill()
-    done = leadview.wait_for_verdict("no projector is running: nothing is applied; look whether")
+    leadview.wait_for_verdict("no projector is running: nothing is applied; look whether")
     leadview.publish(crm.lead(2))
     found = as_json(leadview)
     assert (found["projectors"], found["lag"]) == (0, 1)
     assert found["freshness"] > 60, "by the time that the producer gave its record"
-    assert "stale" not in found["verdict"], "the record waits because no projector is running"
-    assert done.status == 1
-
-
-def test_a_projector_with_other_settings(leadview: Leadview) -> None:
-    """It reads topics that do not exist, or everything a second time, while another one does its work."""
-    leadview.topics.create(partitions=1)
-    leadview.publish(crm.organization(), crm.lead())
-    leadview.start("run")
-    leadview.wait_until_served()
-    wait_until(lambda: as_json(leadview)["well"], "all is well")
-    other = leadview.start("run", topic_prefix="crn.")
-    leadview.wait_for_verdict("LEADVIEW_TOPIC_PREFIX is crn. in ", f"and {leadview.prefix} in others")
-    other.stop()
-    wait_until(lambda: as_json(leadview)["well"], "all is well again")
-    other = leadview.start("run", group_id="another")
-    leadview.wait_for_verdict("LEADVIEW_GROUP_ID is ", "another")
 
 
 @contextmanager
@@ -126,8 +105,3 @@ def test_it_stays_on_the_screen(leadview: Leadview) -> None:
     leadview.publish(crm.organization())
     wait_until(lambda: '"verdict":"all is well"' in watching.log.read_text(), "it notices that all is well")
     assert all(orjson.loads(line) for line in watching.log.read_text().splitlines()[:-1])
-
-
-@pytest.mark.parametrize("words", [("--wrong",), ("now",)])
-def test_called_wrongly(leadview: Leadview, words: tuple[str, ...]) -> None:
-    assert leadview.run("status", *words).status == 2

@@ -28,6 +28,7 @@ from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
 from projector.run import _lines
 from projector.stop import Stop
+from projector.upkeep import jobs
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names, resources
 from schemas.control import number_of
@@ -836,6 +837,9 @@ async def test_a_bad_record_is_erased_although_the_erasure_ended_before_it_was_s
     async with running(projection, kafka, DeletedMeanwhile(projection)):
         kafka.publish(BAD)
         await eventually(lambda: projection.jobs() == {f"erase {crm.ORGANIZATION}"}, "a job erases it")
+    await jobs.run_all(projection.writing, projection.settings)
+    assert not projection.client.exists(names.DEAD_LETTERS)
+    assert projection.jobs() == set()
 
 
 async def test_a_replay_has_positions_of_its_own_and_parks_nothing(

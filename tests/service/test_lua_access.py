@@ -247,15 +247,24 @@ async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Pro
     assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
 
 
-async def test_work_is_finished_only_under_the_event_that_it_was_begun_for(projection: Projection) -> None:
-    await projection.apply(organization_deleted(1, 0))
+@pytest.mark.parametrize(
+    ("newer", "due"),
+    [
+        pytest.param(organization_deleted(3, 2), ERASE_DUE, id="deleted again"),
+        pytest.param(organization(3, 2), REPLAY_DUE, id="only changed"),
+    ],
+)
+async def test_work_is_finished_only_under_the_event_that_it_was_begun_for(
+    projection: Projection, newer: Record, due: int
+) -> None:
+    await projection.apply(organization_deleted(1, 0), organization(2, 1))
     begun_under = projection.client.getrange(OWNER, 0, 21)
-    await projection.apply(organization(2, 1), organization_deleted(3, 2))
+    await projection.apply(newer)
     projection.client.set(LOCK, "ours")
     assert await projection.store.run([finish(begun_under)]) == [0]
-    assert await projection.call(organization_deleted(3, 2)) == STALE + ERASE_DUE
+    assert await projection.call(newer) == STALE + due
     assert await projection.store.run([finish(projection.client.getrange(OWNER, 0, 21))]) == [1]
-    assert await projection.call(organization_deleted(3, 2)) == STALE
+    assert await projection.call(newer) == STALE
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ def test_all_of_them(leadview: Leadview) -> None:
     assert leadview.run("dead-letters", "drop", "--reason", "first_name").stdout == "1 dropped\n"
     done = leadview.run("dead-letters", "accept", "--all", "--note", "known")
     assert "Dead letters among them: 4" in done
+    letters = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
+    assert {(letter["accepted"], letter["note"]) for letter in letters} == {(True, "known")}
     assert leadview.run("dead-letters", "drop", "--all").stdout == "4 dropped\n"
     assert leadview.run("dead-letters", "list", "--json").stdout == "[]\n"
     leadview.redis.flushall()

@@ -10,12 +10,27 @@ import pytest
 from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
-from schemas import resources
+from schemas import events, resources
+from schemas.ids import Ids
 from tests.harness import crm
 from tests.harness.crm import Json, Message
 
 AN_ID = "abcdefab-cdef-4abc-9def-abcdefabcded"
 NOT_AN_ID = AN_ID[:-1] + "g"
+
+
+class OnlyEvents(msgspec.Struct):
+    """Unlike every event, it has no id of its own."""
+
+    events: list[events.RequestedEvent]
+
+
+def test_ids_that_are_in_a_list_alone() -> None:
+    ids = Ids(OnlyEvents)
+    assert ids
+    assert ids.wrong(OnlyEvents([events.RequestedEvent(id=NOT_AN_ID)])) == "events[0].id"
+
+
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -1,17 +1,14 @@
 """`status` is a verdict: its first line says what is not well, and its exit code says whether anything is."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
 from typing import Any
 
 import orjson
 import pytest
 
-from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
-from devstack.redis_server import RedisServer
-from schemas import names, resources
+from devstack.programs import environment
 from tests.harness import crm
-from tests.harness.commands import Finished
+from tests.harness.commands import Finished, call
 from tests.harness.leadview import Leadview
 from tests.harness.waiting import wait_until
 
@@ -27,8 +24,8 @@ def first_line(done: Finished) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def as_json(leadview: Leadview, **settings: Any) -> Any:
-    done = leadview.run("status", "--json", **settings)
+def as_json(leadview: Leadview) -> Any:
+    done = leadview.run("status", "--json")
     found = orjson.loads(done.stdout)
     assert done.status == (0 if found["well"] else 1)
     return found
@@ -54,47 +51,15 @@ def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
     assert found["freshness"] > 60, "by the time that the producer gave its record"
 
 
-@contextmanager
-def silent(port: int) -> Iterator[FaultyProxy]:
-    """A server that accepts connections, and does not answer."""
-    with faulty_proxy(port) as proxy:
-        proxy.faults = Faults(stalled=True)
-        yield proxy
-
-
-def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, own_redis: RedisServer) -> None:
-    """The silent server never answers: what is said is said without it, and does not wait for any client's timeout."""
-    leadview.topics.create(partitions=1)
-    projector = leadview.start("run")
-    leadview.publish(crm.organization(), crm.contact(), crm.lead())
-    leadview.wait_until_served()
-    wait_until(lambda: as_json(leadview)["well"], "all is well")
-    projector.stop()
-    for name in leadview.redis.scan_iter(names.AS_OF):
-        leadview.redis.delete(name)
-    found = as_json(leadview)
-    assert (found["lag"], found["data_as_of"], found["freshness"]) == (0, None, None), "no projector says what it knows"
-
-    with silent(int(leadview.kafka.bootstrap_servers.rpartition(":")[2])) as proxy:
-        address = f"127.0.0.1:{proxy.port}"
-        done = leadview.run("status", kafka_bootstrap_servers=address)
-        assert "Kafka cannot be read" in first_line(done)
-        assert "no projector is running" in first_line(done)
-        assert "Kafka does not answer within 1.2 s" in done
-        found = as_json(leadview, kafka_bootstrap_servers=address)
-        assert (found["generation"], found["dead_letters"], found["lag"], found["freshness"]) == (1, 0, None, None)
-        positions = {at["topic"]: (at["position"], at["head"]) for at in found["partitions"]}
-        assert positions[leadview.topics.name(resources.LEAD)] == (1, None)
-        assert positions[leadview.topics.name(resources.CONTACT)] == (1, None)
-    with silent(own_redis.port) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}/0"
-        done = leadview.run("status", redis_url=url)
-        assert done.status == 1
-        assert first_line(done).startswith("not well: Redis cannot be read: Redis does not answer within 1.2 s")
-        found = as_json(leadview, redis_url=url)
-        assert (found["generation"], found["projectors"], found["lag"], found["writers"]) == (None, None, None, [])
-        heads = {at["topic"]: at["head"] for at in found["partitions"]}
-        assert heads[leadview.topics.name(resources.LEAD)] == 1
+def test_servers_that_do_not_answer_are_named_at_once() -> None:
+    """It does not wait for any client's timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = call("status", environment=environment(redis_url=f"redis://{at}/0", kafka_bootstrap_servers=at))
+    assert done.status == 1
+    assert first_line(done) == "not well: Redis cannot be read; Kafka cannot be read"
+    assert "Redis does not answer within 1.2 s" in done
+    assert "Kafka does not answer within 1.2 s" in done
 
 
 def test_it_stays_on_the_screen(leadview: Leadview) -> None:

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from projector.commands import status
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
@@ -120,6 +122,38 @@ def test_lag_and_age(given: Taken, lags: dict[Partition, int] | None, complete_u
     assert (given.found.lags, given.found.complete_until) == (lags, complete_until)
 
 
+WAITS = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900).found
+"""Three records of the second partition wait, the oldest since 999.1 s."""
+
+
+@pytest.mark.parametrize(
+    ("found", "generation", "dead_letters", "freshness", "partitions"),
+    [
+        pytest.param(WAITS, 1, 0, 999.1, [(5, 5, 0), (4, 7, 3)], id="both are read"),
+        pytest.param(
+            replace(WAITS, kafka=None, oldest=None), 1, 0, None, [(5, None, None), (4, None, None)], id="no Kafka"
+        ),
+        pytest.param(replace(WAITS, redis=None), None, None, None, [(None, 5, None), (None, 7, None)], id="no Redis"),
+        pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found,
+            1,
+            0,
+            None,
+            [(5, 5, 0), (7, 7, 0)],
+            id="all is applied, and no projector says what it knows",
+        ),
+    ],
+)
+def test_status_shows_what_was_read(
+    found: Observation, generation: int, dead_letters: int, freshness: float, partitions: list[tuple[int | None, ...]]
+) -> None:
+    """None where it is not known."""
+    shown = status.of(found)
+    assert (shown.generation, shown.dead_letters, shown.freshness) == (generation, dead_letters, freshness)
+    assert [(each.position, each.head, each.lag) for each in shown.partitions] == partitions
+    assert shown.lag == (sum(lag or 0 for *_, lag in partitions) if found.lags is not None else None)
+
+
 def kinds(lasting: Lasting, given: Taken, *lines: Line) -> list[str]:
     return [problem.kind for problem in lasting.problems(given.found, lines, given.now)]
 
@@ -212,14 +246,13 @@ def measured(watch: Watch) -> dict[str, float]:
 def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one() -> None:
     """Never the last value: of a Redis that is frozen, nothing is known."""
     watch, now, began_at = Watch(ProjectorSettings(), []), time.monotonic(), time.time()
-    waits = taken(now, kafka(5, 7), redis({FIRST: 5, SECOND: 4}, used=40), _1=900).found
-    watch._take(waits, now)
+    watch._take(WAITS, now)
     found = measured(watch)
     assert (found[f"{LAG} crm.leads 0"], found[f"{LAG} crm.leads 1"]) == (0, 3)
     assert found[AGE] >= began_at - 0.9, "that of the oldest record that waits"
     assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 1)
-    assert found["leadview_projector_redis_memory_ratio"] == 0.4
-    watch._take(msgspec.structs.replace(waits, redis=None, oldest=None), now)
+    assert found["leadview_projector_redis_memory_ratio"] == 0.5
+    watch._take(replace(WAITS, redis=None, oldest=None), now)
     found = measured(watch)
     assert not [name for name in found if name.startswith(LAG)]
     assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 0)
@@ -227,7 +260,7 @@ def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one(
         assert isnan(found[name]), name
     watch._take(taken(now, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found, now)
     assert measured(watch)[AGE] == 0, "nothing waits"
-    watch._observed = (now - 60, waits)
+    watch._observed = (now - 60, WAITS)
     assert isnan(measured(watch)[AGE]), "too long ago"
 
 

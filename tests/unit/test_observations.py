@@ -133,7 +133,9 @@ WAITS = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900).found
         pytest.param(
             replace(WAITS, kafka=None, oldest=None), 1, 0, None, [(5, None, None), (4, None, None)], id="no Kafka"
         ),
-        pytest.param(replace(WAITS, redis=None), None, None, None, [(None, 5, None), (None, 7, None)], id="no Redis"),
+        pytest.param(
+            replace(WAITS, redis=None, oldest=None), None, None, None, [(None, 5, None), (None, 7, None)], id="no Redis"
+        ),
         pytest.param(
             taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found,
             1,

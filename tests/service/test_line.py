@@ -247,22 +247,17 @@ async def test_an_outage_has_a_reason(projection: Projection, kafka: ScriptedKaf
         assert not projection.writing.sessions._open
 
 
-class Logged:
-    """Notes what is logged of a defect."""
-
-    def __init__(self, noted: list[str]) -> None:
-        self._noted = noted
-
-    def error(self, message: str, *arguments: object, extra: object) -> None:
-        self._noted.append(f"{message % arguments} {extra}")
-
-
 async def test_a_line_that_has_failed_says_so_until_it_advances(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection,
+    kafka: ScriptedKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def reported() -> list[str]:
+        """Returns what is logged of defects, with all fields of these lines."""
+        return [f"{line.getMessage()} {vars(line)}" for line in caplog.records if line.name == defect.__name__]
+
     before = counted(DEFECTS, "documents")
-    reported: list[str] = []
-    monkeypatch.setattr(defect, "logger", Logged(reported))
     async with running(projection, kafka) as it:
         with monkeypatch.context() as far_from_the_ends:
             far_from_the_ends.setattr(Positions, "are_at", lambda *_: False)
@@ -273,9 +268,9 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
             await it.applies(*leads(1))
             await eventually(lambda: it.trouble is None, "it has advanced")
         kafka.errors = [KeyError("a name")]
-        await eventually(lambda: len(reported) == 3, "it has failed again")
+        await eventually(lambda: len(reported()) == 3, "it has failed again")
         await eventually(lambda: it.trouble is None, "all positions are at the ends")
-    for said in reported:
+    for said in reported():
         assert said.startswith("the line documents failed, which is a defect of Leadview")
         assert "in poll" in said, "where it was"
         assert "a name" not in said, "its message may be a value of a record"

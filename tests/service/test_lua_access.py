@@ -1,11 +1,8 @@
 """The scripts of organizations and API keys, on a real Redis, alone and in cluster mode."""
 
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from leadview.redis.scripts import Command
 from projector.record import Record
@@ -55,20 +52,6 @@ def key_deleted(version: int, offset: int) -> Record:
 def key_gone(offset: int, key_id: str = crm.API_KEY) -> Record:
     return crm.tombstone(resources.API_KEY, key_id).record(offset)
 
-
-KEY_EVENTS = st.one_of(
-    st.builds(
-        lambda id_, number, state: lambda version, offset: key(version, offset, number, id=id_, **state),
-        st.sampled_from((crm.API_KEY, ANOTHER, THIRD)),
-        st.integers(1, 2),
-        st.sampled_from(({}, {"status": "revoked"}, {"expires_at": crm.at(60)}, {"expires_at": crm.at(90)})),
-    ),
-    st.builds(
-        lambda id_: lambda version, offset: crm.deleted(resources.API_KEY, version, id_).record(offset),
-        st.sampled_from((crm.API_KEY, ANOTHER)),
-    ),
-)
-"""Changes of three API keys of an organization, which may have the same hash."""
 
 ORGANIZATIONS = [
     pytest.param([organization(1, 0)], [WRITTEN], b"L-1", id="created"),
@@ -368,21 +351,6 @@ async def test_api_keys_with_one_hash(
     for record in sorted(records, key=lambda record: (record.key != records[0].key) != turned):
         await projection.apply(record)
     assert stored.key_expiries(projection.client).get(FIRST) == expiry
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(events=st.lists(KEY_EVENTS, max_size=12), seed=st.integers(0, 2**32))
-async def test_records_of_keys_depend_on_no_order(projection: Projection, events: list[Any], seed: int) -> None:
-    records = [event(version, version) for version, event in enumerate(events, start=1)]
-    left = []
-    for _ in range(2):
-        projection.client.flushdb()
-        for record in records:
-            await projection.apply(record)
-        stored.key_expiries(projection.client)
-        left.append({name: projection.client.get(name) for name in projection.client.scan_iter(OWNER + b"[ak]*")})
-        Random(seed).shuffle(records)
-    assert left[0] == left[1]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,9 @@ def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
             id="another protocol",
         ),
         pytest.param(
-            {"kafka_bootstrap_servers": "127.0.0.1:1"}, "Kafka cannot be reached at 127.0.0.1:1", id="another address"
+            {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_sasl_password": "right"},
+            "Kafka cannot be reached at 127.0.0.1:1",
+            id="another address",
         ),
     ],
 )
@@ -125,15 +127,6 @@ ONE_LEFT = {"key": {"quota": 3, "window_seconds": 36_000}}
 OTHER_KEY = crm.uuid(0xF2)
 
 
-def lines(log: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-
-
-def line_of(log: Path, request_id: str) -> dict[str, Any]:
-    [found] = [line for line in lines(log) if line.get("request_id") == request_id]
-    return found
-
-
 @pytest.mark.apache
 def test_a_request_is_found_again(leadview: Leadview) -> None:
     leadview.publish(
@@ -143,7 +136,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
         crm.api_key(1, id=crm.uuid(0xF3), hash=crm.key_hash(3)),
         crm.lead(1),
     )
-    projector = leadview.start("run")
+    leadview.start("run")
     leadview.wait_until_served()
     port = free_port()
     child = leadview.start_api(port, api_redis_timeout=20)
@@ -160,19 +153,13 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert get(LEADS + crm.LEAD, REVOKED, "revoked") == 401
     assert get(LEADS + crm.LEAD, UNKNOWN, "unknown") == 401
     assert get(f"/{KEY}", KEY, KEY) == 404
-    projector.stop()  # it would write that all is filled
-    leadview.redis.hset(names.CONTROL, "filled", "")  # as if Redis were being filled again
-    wait_until(lambda: get(LEADS + crm.LEAD, KEY, f"unavailable-{len(lines(child.log))}") == 503, "Redis is incomplete")
     child.stop()
-    leadview.start("run")
 
-    assert not [line for line in lines(child.log) if line.get("request_id") in ("good", "good-too")]
-    missing = line_of(child.log, "missing")
-    assert (missing["route"], missing["status"], missing["error"]) == (f"{LEADS}{{id}}", 404, "not_found")
-    assert (missing["record"], missing["organization"]) == (crm.OTHER_LEAD, ORGANIZATION)
-    assert missing["key"] == key_hash(KEY)[:12]
-    assert missing["duration_ms"] > 0
-    assert [line for line in lines(child.log) if line.get("status") == 503]
+    logged = [orjson.loads(line) for line in child.log.read_text().splitlines() if line.startswith("{")]
+    of_requests = {line["request_id"]: line for line in logged if "request_id" in line}
+    assert of_requests.keys().isdisjoint(("good", "good-too"))
+    missing = of_requests["missing"]
+    assert (missing["status"], missing["record"], missing["organization"]) == (404, crm.OTHER_LEAD, ORGANIZATION)
     assert not any(key[8:30] in child.log.read_text() for key in (KEY, REVOKED, UNKNOWN))
 
     name = names.usage(names.organization(ORGANIZATION))

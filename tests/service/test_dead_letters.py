@@ -69,12 +69,6 @@ async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> 
     assert await dead_letters.replace(projection.store, []) == 0
 
 
-async def test_a_dead_letter_of_an_older_program_is_read(projection: Projection) -> None:
-    older = {name: value for name, value in msgspec.to_builtins(LETTER).items() if not name.startswith(("acc", "note"))}
-    projection.client.hset(names.DEAD_LETTERS, LETTER.field, msgspec.json.encode(older))
-    assert await dead_letters.all_dead_letters(projection.store) == [LETTER]
-
-
 async def test_which_dead_letters_are_meant(projection: Projection) -> None:
     """By their places, or by what all of them have in common."""
     letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(4)]

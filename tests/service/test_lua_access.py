@@ -198,16 +198,6 @@ async def test_what_is_taken_away_while_an_organization_is_deleted_is_kept(
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
 
 
-async def test_the_record_of_a_key_never_outlives_the_key(projection: Projection) -> None:
-    """The erasure reaches the key, the key is deleted, and the organization is created again before it has ended."""
-    await projection.apply(organization(1, 0), key(1, 0))
-    await projection.apply(organization_deleted(2, 1))
-    await jobs._drop(projection.store, OWNER, [ENTITY])
-    await projection.apply(key_gone(1))
-    await projection.apply(organization(3, 2))
-    assert not projection.client.exists(FIRST)
-
-
 async def test_erasing_stops_if_the_organization_is_recreated(projection: Projection) -> None:
     await projection.apply(organization_deleted(1, 0))
     await projection.apply(organization(2, 1), crm.lead().record())
@@ -351,18 +341,3 @@ async def test_api_keys_with_one_hash(
     for record in sorted(records, key=lambda record: (record.key != records[0].key) != turned):
         await projection.apply(record)
     assert stored.key_expiries(projection.client).get(FIRST) == expiry
-
-
-@pytest.mark.parametrize(
-    ("record", "left"),
-    [pytest.param(key(2, 1, 2), b"L", id="another hash"), pytest.param(key_deleted(2, 1), b"D", id="deleted")],
-)
-async def test_an_unknown_stored_hash_takes_two_calls(projection: Projection, record: Record, left: bytes) -> None:
-    """The record to be removed must be among the keys, and only the first call tells its name."""
-    await projection.apply(key(1, 0))
-    assert (await projection.call(record)).decode() == crm.key_hash(1)
-    assert projection.client.get(ENTITY)[:1] == b"L"
-    assert projection.client.exists(FIRST)
-    assert (await projection.apply(record)).written == 1
-    assert projection.client.get(ENTITY)[:1] == left
-    assert not projection.client.exists(FIRST)

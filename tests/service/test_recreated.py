@@ -11,9 +11,9 @@ from projector.record import Record
 from projector.redis.scripts import finish_work
 from projector.upkeep import jobs, reapply
 from schemas import api_keys, names, resources
-from tests.harness import control, crm, stored
+from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.generations import generation, ids
+from tests.harness.generations import ids
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
@@ -110,36 +110,6 @@ async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_
     await world.replay(crm.lead(1).record(1))
     await world.finish()
     assert world.get().status == 401
-
-
-@pytest.mark.parametrize(
-    "contacts",
-    [
-        pytest.param([crm.contact(1).record(1)], id="the lead is in the value of its contact"),
-        pytest.param([], id="its contact does not exist"),
-        pytest.param(
-            [crm.contact(1).record(1), crm.lead(id=crm.OTHER_LEAD).record(2)], id="its contact has another lead"
-        ),
-    ],
-)
-@pytest.mark.parametrize(
-    "leads",
-    [
-        pytest.param([crm.lead(2, contact_id=crm.OTHER_CONTACT).record(3)], id="moved"),
-        pytest.param([], id="deleted, and its topic was compacted"),
-    ],
-)
-async def test_a_lead_that_was_erased_is_in_no_index_of_before(
-    world: World, contacts: list[Record], leads: list[Record]
-) -> None:
-    """The erasure is cut off after the lead, and the lead then has another contact, or does not come back."""
-    await world.projection.apply(*contacts)
-    await world.projection.apply(DELETED)
-    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
-    await world.projection.apply(CREATED_AGAIN)
-    await world.replay(*contacts, *leads)
-    await world.finish()
-    stored.assert_consistent(world.projection.client)
 
 
 async def test_what_the_api_answers_until_the_replay_has_ended(world: World) -> None:

@@ -255,8 +255,8 @@ AREAS = (
             "unit/control_record",
             "unit/rebuild",
             "service/preconditions",
-            "service/promote",
             "service/rebuild",
+            "service/mapping_version",
         ),
     ),
     Area(

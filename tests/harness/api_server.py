@@ -1,11 +1,12 @@
 """The API for tests: in a thread of this process or as a process of its own, called over plain HTTP."""
 
+import asyncio
 import http.client
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from msgspec import Struct
 from api import server
 from api.app import create_app
 from api.edge import Edge
+from api.redis.servers import Link, Servers
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import API, environment, while_running
@@ -152,6 +154,20 @@ def in_kernel(port: int) -> list[tuple[int, int]]:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     sizes = [row[4].split(":") for row in rows if row[1].endswith(f":{port:04X}")]
     return [(int(sent, 16), int(received, 16)) for sent, received in sizes]
+
+
+@asynccontextmanager
+async def connected(servers: Servers | Link) -> AsyncIterator[None]:
+    """Keeps the API's connections to Redis, without the API, until the block ends. The block begins after the first
+    attempt to connect."""
+    keeping = asyncio.create_task(servers.run())
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await servers.first_attempt()
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 @contextmanager

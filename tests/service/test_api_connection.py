@@ -16,6 +16,7 @@ from leadview.redis.access import Address, location
 from leadview.redis.connection import Connection, pack
 from leadview.redis.errors import ErrorReply, Unavailable
 from schemas.settings import ApiSettings
+from tests.harness.api_server import connected
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -332,10 +333,7 @@ async def test_waiting_callers_are_bounded() -> None:
 async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
     where = of(ApiSettings(redis_url=redis_server.url))
     link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
-    keeping = asyncio.create_task(link.run())
-    await link.first_attempt()
-    own = (await link.connection.call((b"CLIENT", b"INFO"))).decode()
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    async with connected(link):
+        own = (await link.connection.call((b"CLIENT", b"INFO"))).decode()
     assert " db=1 " in own
     assert " name=leadview-api " in own

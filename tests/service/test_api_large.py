@@ -18,11 +18,11 @@ from schemas import api_keys, names, resources
 from schemas.layouts import LEAD_BODY, PART, WHOLE
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, connected, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
 LARGE = 1_000_000
 LIMIT = (100, 24 * 3600)
@@ -275,28 +275,22 @@ async def test_large_values_on_their_way_are_few(redis_server: RedisService, rec
     records.client.set(name, b"x" * LARGE)
     with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
         link = Link(Address(port=proxy.port), timeout=PATIENCE_SECONDS, max_in_flight=100)
-        running = asyncio.create_task(link.run())
-        await link.first_attempt()
-        proxy.faults = Faults(held=READ)
-        calls = [asyncio.create_task(link.read_large(b"a", name, None)) for _ in range(10)]
-        await asyncio.to_thread(wait_until, lambda: proxy.holding, "the first ones are sent")
-        assert link.in_flight == LARGE_EACH
-        other = asyncio.create_task(link.read_large(b"b", name, None))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert link.in_flight == LARGE_EACH + 1
-        calls[0].cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert link.in_flight == LARGE_EACH + 1, "what was sent is still on its way"
-        proxy.faults = Faults()
-        for parts, _ in await asyncio.gather(other, *calls[1:]):
-            assert len(b"".join(parts)) == LARGE
-        link.disconnect("the test is over")
-        with pytest.raises(Unavailable):
-            await link.read_large(b"a", name, None)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with connected(link):
+            proxy.faults = Faults(held=READ)
+            calls = [asyncio.create_task(link.read_large(b"a", name, None)) for _ in range(10)]
+            await eventually(lambda: proxy.holding, "the first ones are sent")
+            assert link.in_flight == LARGE_EACH
+            other = asyncio.create_task(link.read_large(b"b", name, None))
+            await eventually(lambda: link.in_flight == LARGE_EACH + 1, "another one's is sent")
+            calls[0].cancel()
+            await link.connection.call((b"PING",))  # whoever may go next would have been sent by then
+            assert link.in_flight == LARGE_EACH + 1, "what was sent is still on its way"
+            proxy.faults = Faults()
+            for parts, _ in await asyncio.gather(other, *calls[1:]):
+                assert len(b"".join(parts)) == LARGE
+            link.disconnect("the test is over")
+            with pytest.raises(Unavailable):
+                await link.read_large(b"a", name, None)
 
 
 def test_large_documents_on_a_cluster_while_their_slot_moves(three_primaries: RedisCluster) -> None:

@@ -19,7 +19,7 @@ from schemas.control import LAYOUT, Stamp
 from schemas.layouts import LARGE
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import patient
+from tests.harness.api_server import connected, patient
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of, empty_redis
@@ -33,13 +33,8 @@ async def opened(settings: ApiSettings) -> AsyncIterator[tuple[Servers, Serving,
     """The API's way into Redis, without anything that calls Redis by itself."""
     called = servers(settings)
     serving = Serving(called)
-    running = asyncio.create_task(called.run())
-    try:
-        await called.first_attempt()
+    async with connected(called):
         yield called, serving, Store(settings, called, serving)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def reply(**fields: bytes) -> list[bytes | None]:
@@ -115,10 +110,11 @@ async def test_one_request_is_one_write(request: pytest.FixtureRequest, service:
         lead = records.lead(caller.organization_id, {"pad": "x" * size})
     async with opened(settings) as (servers, _, store):
         assert await status(store, caller, lead) == 200, "loads the script, and learns what is served"
-        connection: Any = servers.link(caller_of(caller).organization_tag)._connection
-        transport = connection._transport = CountingTransport(connection._transport)
+        connections: list[Any] = [link.connection for link in servers.links]
+        for connection in connections:
+            connection._transport = CountingTransport(connection._transport)
         assert [await status(store, caller, lead) for _ in range(5)] == [200] * 5
-        assert transport.writes == 5
+        assert sum(connection._transport.writes for connection in connections) == 5
     empty_redis(redis)  # requested by name, so the usual clean-up does not see it
 
 

@@ -27,6 +27,7 @@ from devstack.redis_server import RedisServer
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness.api_server import connected
 from tests.harness.generations import generation
 from tests.harness.records import Records
 from tests.harness.services import client_of
@@ -123,14 +124,8 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
     called = servers(chosen)
-    running = asyncio.create_task(called.run())
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await called.first_attempt()
+    async with connected(called):
         yield ApiClient(ApiStore(chosen, called, Serving(called)), called)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -204,14 +199,19 @@ async def test_a_server_that_restarts(server: RedisServer, entries: list[Entry],
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_connection_that_was_reset_while_nobody_used_it(
-    proxy: FaultyProxy, entries: list[Entry], opened: Open
-) -> None:
-    """Nobody notices: the call is sent over a new connection."""
+async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
+    """A call that comes later is sent over a new connection. A request of the API that is on its way is sent again; of
+    what a projector has sent, it does not know how much was executed.
+    """
     async with opened(through(proxy)) as client:
         assert await is_read(client, entries[0])
+        proxy.faults = Faults(held=entries[0].name)
+        asking = asyncio.create_task(is_read(client, entries[0]))
+        await eventually(lambda: proxy.holding, "the request is on its way")
         proxy.reset_all()
         await eventually(lambda: client.has_seen_reset(proxy), "the program has seen the reset")
+        proxy.faults = Faults()
+        assert await asking is isinstance(client, ApiClient)
         assert await is_read(client, entries[1])
 
 
@@ -267,23 +267,32 @@ async def test_a_full_server(server: RedisServer, entries: list[Entry], opened: 
             await client.write(entries[0])
 
 
-async def test_a_changed_password(server: RedisServer, entries: list[Entry], tmp_path: Path, opened: Open) -> None:
-    """It is read from its file at each login."""
+async def test_a_changed_password(
+    server: RedisServer,
+    proxy: FaultyProxy,
+    entries: list[Entry],
+    tmp_path: Path,
+    opened: Open,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is read from its file at each login. If the file is there in time, no call fails."""
     password = tmp_path / "password"
     password.write_text("first")
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crm", "on", "~*", "+@all", ">first")
-        async with opened(server.url, redis_username="crm", redis_password_file=password) as client:
+        async with opened(through(proxy), redis_username="crm", redis_password_file=password) as client:
             assert await all_are_read(client, entries)
             password.write_text("second")
             admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">second")
-            admin.client_kill_filter(_type="normal", skipme=True)
-            await eventually(lambda: all_are_read(client, entries), "it is read again")
+            proxy.reset_all()
+            await eventually(lambda: client.has_seen_reset(proxy), "the program has seen the reset")
+            assert await all_are_read(client, entries)
             admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">third")
-            admin.client_kill_filter(_type="normal", skipme=True)
+            proxy.reset_all()
             await eventually(lambda: refused(client, entries[0]), "the former password is refused")
             password.write_text("third")
             await eventually(lambda: all_are_read(client, entries), "it is read again")
+    assert "second" not in caplog.text
 
 
 async def refused(client: Client, entry: Entry) -> bool:

@@ -5,25 +5,23 @@ projector runs, and they write what one would write, or it is paused.
 """
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devstack.redis_cluster import RedisCluster
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from projector.ledger import copies
 from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
-from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.api_keys import mint, organization_tag
 from schemas.control import FILLED, SLOTS, STAMP, parse_slots
-from schemas.settings import ApiSettings, ProjectorSettings
+from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, patient, running_api
-from tests.harness.leadview import Leadview
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka, client_of, not_available
+from tests.harness.services import client_of
 from tests.harness.waiting import eventually, wait_until
 
 HOME = names.tag_slot(names.HOME)
@@ -270,49 +268,6 @@ async def test_an_emptied_shard_is_never_called_complete(
     assert copy is not None
     assert (copy.filled, copy.positions) == ((), {})
     await slow.close()
-
-
-@pytest.mark.apache
-@pytest.mark.long
-async def test_what_is_answered_until_the_slots_of_a_lost_server_are_filled(
-    kafka: Kafka, topic_prefix: str, tmp_path: Path
-) -> None:
-    """An organization's slot is given to a shard that is complete, and the copy that knows better is elsewhere."""
-    try:
-        own = RedisCluster(tmp_path / "cluster", options=["--cluster-require-full-coverage", "no"])
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with own as cluster, Leadview(kafka, topic_prefix, cluster, tmp_path) as leadview:
-        leadview.settings = {"redis_url": cluster.url_of_all}
-        leadview.topics.create()
-        leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(KEY)), crm.contact(1), crm.lead(1))
-        projector = leadview.start("run")
-        leadview.wait_until_served()
-        owner = cluster.owner(ORGANIZATION)
-        first, second = (primary for primary in cluster.primaries if primary is not owner)
-        settings = ApiSettings(redis_url=cluster.url_of_all, api_redis_timeout=1.0)
-        with running_api(settings) as api:
-
-            def status() -> int:
-                return api.get(LEADS + crm.LEAD, key=KEY).status
-
-            assert status() == 200
-            wait_until(lambda: ORGANIZATION in set().union(*home_slots(cluster).values()), "the record has the slots")
-            projector.pause()
-            cluster.lose(cluster.primaries.index(owner), second)
-            cluster.move_slot(ORGANIZATION, first)
-            for _ in range(20):
-                assert status() == 503
-            projector.resume()
-
-            seen: list[int] = []
-
-            def is_served() -> bool:
-                seen.append(status())
-                return seen[-1] == 200
-
-            wait_until(is_served, "it is served again")
-            assert set(seen) <= {200, 503}
 
 
 async def is_without_copy(store: Store) -> bool:

@@ -187,7 +187,6 @@ AREAS = (
             "service/api_requests",
             "service/api_edge",
             "service/api_limits",
-            "service/api_limiter_outages",
             "service/hostile_http/api_unknown_keys",
             "service/hostile_http/api_hostile_http",
             "service/api_outages",

@@ -1,19 +1,21 @@
-"""Rate limits as callers see them."""
+"""Rate limits as callers see them, also while Redis cannot write."""
 
 import re
-import time
+import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
+import redis
 
+from devstack.redis_server import RedisServer
 from schemas import api_keys, names
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 NO_RECORD = LEADS + str(uuid4())
 DAY = 24 * 3600
@@ -41,19 +43,6 @@ def test_exactly_n_pass_over_all_keys_and_processes(
     assert Counter(answer.status for answer in answers) == {404: 20, 429: 40}
     remaining = [re.findall(r"r=(\d+)", it.headers["ratelimit"])[1] for it in answers if it.status == 404]
     assert sorted(map(int, remaining)) == list(range(20))
-
-
-def test_only_the_clock_of_redis_counts(api: ApiServer, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    caller = records.caller(key_limit=(2, 3600))
-    earliest = records.client.time()[0]
-    assert api.get(NO_RECORD, key=caller.key).status == 404
-    monkeypatch.setattr(
-        time, "time", lambda: 4_000_000_000.0
-    )  # also for the API, which runs in a thread of this process
-    answers = [api.get(NO_RECORD, key=caller.key) for _ in range(2)]
-    assert [answer.status for answer in answers] == [404, 429]
-    reset = int(answers[1].headers["x-ratelimit-reset"])
-    assert earliest <= reset - 3600 <= records.client.time()[0] + 1
 
 
 def test_settings_are_the_default(api: ApiServer, records: Records) -> None:
@@ -98,3 +87,61 @@ def pass_time(records: Records, caller: Caller, seconds: int) -> None:
 def left(answer: Response) -> list[tuple[int, int]]:
     """Returns `r` and `t` of both limits."""
     return [(int(r), int(t)) for r, t in re.findall(r";r=(\d+);t=(\d+)", answer.headers["ratelimit"])]
+
+
+Change = Callable[[redis.Redis], object]
+
+
+def fail_to_save(client: redis.Redis) -> None:
+    """Redis cannot save, because its directory is gone."""
+    shutil.rmtree(str(client.config_get("dir")["dir"]))
+    client.config_set("save", "3600 1")  # a failed save blocks writes only if saving is enabled
+    client.bgsave()
+    wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "saving fails")
+
+
+def save_again(client: redis.Redis) -> None:
+    client.config_set("save", "")
+
+
+def want_replicas(client: redis.Redis) -> None:
+    client.config_set("min-replicas-to-write", "1")
+
+
+@pytest.mark.parametrize(
+    ("broken", "repaired"),
+    [
+        pytest.param(
+            lambda client: client.config_set("maxmemory", "1"),
+            lambda client: client.config_set("maxmemory", "0"),
+            id="OOM",
+        ),
+        pytest.param(
+            lambda client: client.acl_setuser("default", enabled=True, commands=["-set"]),
+            lambda client: client.acl_setuser("default", enabled=True, commands=["+set"]),
+            id="NOPERM",
+        ),
+        pytest.param(fail_to_save, save_again, id="MISCONF"),
+        pytest.param(
+            want_replicas,
+            lambda client: client.config_set("min-replicas-to-write", "0"),
+            id="NOREPLICAS",
+        ),
+    ],
+)
+def test_the_local_limiter_decides_when_charges_cannot_be_written(
+    own_redis: RedisServer, broken: Change, repaired: Change
+) -> None:
+    with own_redis.client() as client, running_api(patient(own_redis.url)) as api:
+        caller = Records(client).caller(key_limit=(3, 3 * DAY), organization_limit=(100, 30 * DAY))
+        broken(client)
+        answers = [api.get(NO_RECORD, key=caller.key) for _ in range(4)]
+        assert [answer.status for answer in answers] == [404, 404, 404, 429]
+        assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0"]
+        assert (answers[-1].error, answers[-1].json["violated_policies"]) == ("rate_limit_exceeded", ["key"])
+        assert DAY - PATIENCE_SECONDS <= int(answers[-1].headers["retry-after"]) <= DAY
+        stored = client.keys("lv3{*}q*")
+        assert not stored or broken is want_replicas, "Redis 6 lets scripts write without replicas"
+        repaired(client)
+        remaining = api.get(NO_RECORD, key=caller.key).headers["x-ratelimit-remaining"]
+        assert remaining == ("0" if stored else "2"), "Redis charges again"

@@ -14,6 +14,7 @@ from api.redis.store import Store
 from api.request import Credentials, credentials
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
+from leadview.redis.errors import Unavailable
 from schemas import names, resources
 from schemas.control import LAYOUT, Stamp
 from schemas.layouts import LARGE
@@ -47,29 +48,34 @@ def link() -> Link:
 
 
 @pytest.mark.parametrize(
-    ("live", "filled", "is_served"),
+    ("fields", "refused"),
     [
-        pytest.param(b"1.Test00", b"1.Test00", True, id="the only one"),
-        pytest.param(b"1.Test00", b"11.Test00", False, id="only one whose number begins with it"),
-        pytest.param(b"1.Test00", b"21.Test00", False, id="only one whose number ends with it"),
-        pytest.param(b"11.Test00", b"1.Test00", False, id="only one whose number is a part of it"),
-        pytest.param(b"11.Test00", b"1.Test00,11.Test00", True, id="the second one"),
-        pytest.param(b"1.Test00", b"", False, id="none"),
+        pytest.param({}, None, id="the only one"),
+        pytest.param({"filled": b"11.Test00"}, Rebuilding, id="only one whose number begins with it"),
+        pytest.param({"filled": b"21.Test00"}, Rebuilding, id="only one whose number ends with it"),
+        pytest.param({"live": b"11.Test00"}, Rebuilding, id="only one whose number is a part of it"),
+        pytest.param({"live": b"11.Test00", "filled": b"1.Test00,11.Test00"}, None, id="the second one"),
+        pytest.param({"filled": b""}, Rebuilding, id="none"),
+        pytest.param({"live": b"x", "filled": b"x"}, Unavailable, id="not a generation"),
+        pytest.param({"layout": b"999"}, Unavailable, id="another layout"),
     ],
 )
-async def test_the_live_generation_must_be_filled(link: Link, live: bytes, filled: bytes, is_served: bool) -> None:
+async def test_the_live_generation_must_be_filled(
+    link: Link, fields: dict[str, bytes], refused: type[Unavailable] | None
+) -> None:
     """What was not complete is not forgotten: the shard has to be asked again, whatever it was before."""
     serving = Serving(OneServer(link, 1.0))
     assert serving.read(link, names.HOME, reply()) == generation(1)
-    found = reply(live=live, filled=filled)
-    if is_served:
-        assert serving.read(link, names.HOME, found) == live.decode()
-        assert serving.known(link, names.HOME) == live.decode()
+    found = reply(**fields)
+    if refused is None:
+        live = fields.get("live", FIELDS[1]).decode()
+        assert serving.read(link, names.HOME, found) == live
+        assert serving.known(link, names.HOME) == live
         return
     nothing: list[bytes | None] = [None] * 4
-    for refused in (found, found, nothing):
-        with pytest.raises(Rebuilding):
-            serving.read(link, names.HOME, refused)
+    for each, error in ((found, refused), (found, refused), (nothing, Rebuilding)):
+        with pytest.raises(error):
+            serving.read(link, names.HOME, each)
         assert serving.known(link, names.HOME) is None
         assert not serving.ready
 

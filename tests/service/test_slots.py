@@ -100,6 +100,8 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(cluster: RedisCl
             assert lost.status(api) == NOT_BELIEVED, "its organization would be unknown"
             assert other.status(api) == NOT_BELIEVED, "it has slots without their documents"
             assert home.status(api) == SERVED, "it has lost nothing, except for the slot that it was given"
+        with running_api(patient(cluster.url)) as another:  # which has not known them before
+            assert [shard.status(another) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
         lost.set_copy(copy | {FILLED.encode(): b""})  # a keeper has seen it
         assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
         lost.set_copy(copy)  # it is filled

@@ -117,25 +117,6 @@ def test_what_the_api_may_not_do(server: RedisServer) -> None:
         assert client.set(names.organization_limit(OWNER), "1", px=1000)
 
 
-def test_it_is_ready_only_with_each_right_that_a_request_needs(server: RedisServer) -> None:
-    """A rolling update must not replace workers that serve by workers that answer each request with 503."""
-    user = {variable(name): value for name, value in access("leadview-api").items()}
-    with redis.Redis(port=server.port) as admin, ExitStack() as stack:
-        caller = Records(admin).caller()
-        settings = load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url})
-        api = stack.enter_context(running_api(settings))
-        assert api.get(LEADS + crm.LEAD, key=caller.key).status == 404
-        for right in ("mget", "time", "getrange", "hmget", "script|load"):
-            admin.execute_command("ACL", "SETUSER", "leadview-api", f"-{right}")
-            if right == "script|load":
-                admin.script_flush()
-            answers = api.get("/readyz").status, api.get(LEADS + crm.LEAD, key=caller.key).status
-            assert answers == (503, 503), right
-            admin.execute_command("ACL", "SETUSER", "leadview-api", f"+{right}")
-            answers = api.get("/readyz").status, api.get(LEADS + crm.LEAD, key=caller.key).status
-            assert answers == (200, 404), right
-
-
 def test_a_stolen_user_can_keep_redis_busy_and_is_seen(server: RedisServer, tmp_path: Path) -> None:
     """docs/production.md: what its theft means. The API counts what the alert LeadviewRedisBusy looks at."""
     metrics, counted = ApiServer(free_port()), 'leadview_api_redis_errors_total{reason="busy"}'

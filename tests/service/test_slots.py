@@ -299,12 +299,3 @@ def stamp_of(cluster: RedisCluster) -> bytes:
     with client_of(cluster.url) as client:
         stamp: bytes = client.hget(names.CONTROL, STAMP)
         return stamp
-
-
-async def test_the_slots_are_read_and_formatted_once_for_each_map(cluster_store: Store) -> None:
-    """That takes more than a millisecond, and every projector looks at the record all the time."""
-    first, again = await copies.current(cluster_store), await copies.current(cluster_store)
-    assert all(again.served[tag] is slots for tag, slots in first.served.items())
-    assert first.served
-    assert first.slots() is again.slots()
-    assert first.slots() == first.state.slots

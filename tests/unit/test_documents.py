@@ -93,21 +93,6 @@ def test_every_link_and_path_names_a_file() -> None:
     assert {page.name: found for page in PAGES if (found := broken(page, page.read_text("utf-8")))} == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("[a](no.md) [b](faults.md#run-it) [c](https://example.org/no.md)", ["no.md"], id="link"),
-        pytest.param("[a](faults.md#no) [b](#no)", ["faults.md#no", "#no"], id="section"),
-        pytest.param("`docs/no.md`, `docs/faults.md`, `faults.md`", ["docs/no.md"], id="path"),
-        pytest.param("`projector/no`, `projector`, `no/thing`", ["projector/no"], id="folder"),
-        pytest.param("`schemas/no_*.py`, `schemas/*.py`", ["schemas/no_*.py"], id="pattern"),
-        pytest.param("`docs/generate/tables.py::no`", ["docs/generate/tables.py::no"], id="function"),
-    ],
-)
-def test_a_wrong_link_or_path_is_found(text: str, found: list[str]) -> None:
-    assert broken(ROOT / "docs" / "faults.md", text) == found
-
-
 def test_every_page_and_section_that_a_program_names_exists() -> None:
     found = [path for name in SOURCES for path in [ROOT / name, *(ROOT / name).rglob("*")]]
     sources = [path for path in found if path.is_file() and path.suffix not in (".md", ".pyc", ".svg", ".zdict")]
@@ -191,24 +176,6 @@ def test_every_command_is_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) 
         if match := _LEADVIEW.match(command):
             name, *rest = command[match.end() :].split() or ["run"]
             assert {word for word in rest if word.startswith("--")} <= options(name), command
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python -m projector stats",
-        "leadview verify --all",
-        "/opt/leadview/bin/leadview wait lead",
-        "make everything",
-        'make run ARGS="--sandboxed"',
-        'make chaos ARGS="--faults"',
-        "python -m docs.generates",
-    ],
-)
-def test_a_wrong_command_is_found(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    [found] = behind_prompts(f"```console\n$ {command}    # a comment\n```\n")
-    with pytest.raises((SystemExit, AssertionError)):
-        accept(found, monkeypatch)
 
 
 def test_every_command_is_parsed_run_and_listed() -> None:

@@ -5,6 +5,8 @@ Most tests play the server themselves, without a network: `test_redis_faults.py`
 
 import asyncio
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,7 +55,9 @@ class Server(asyncio.Transport):
     """The other side of a connection: a test reads what was written to it, and says what it likes."""
 
     def __init__(self, max_in_flight: int = 10_000) -> None:
-        super().__init__()
+        self._socket = socket.socket()
+        super().__init__({"socket": self._socket})
+        self.was_reset = False
         self.connection = Connection(TIMEOUT, max_in_flight)
         self.connection.connection_made(self)
         self._written: list[bytes] = []
@@ -62,11 +66,12 @@ class Server(asyncio.Transport):
         self._written.append(data)
 
     def is_closing(self) -> bool:
-        """There is no socket."""
-        return True
+        return False
 
     def abort(self) -> None:
-        pass
+        """Notes whether the kernel would discard what it has not sent."""
+        self.was_reset = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
+        self._socket.close()
 
     def say(self, sent: bytes) -> None:
         self.connection.data_received(sent)
@@ -170,6 +175,7 @@ async def test_a_break_at_every_byte_of_the_replies(clock: Clock, end: str) -> N
             await clock.move(2)
         assert connection.closed
         assert connection.lost.done()
+        assert server.was_reset, "what is not sent yet must never arrive: it might be a write that was given up"
         assert connection.in_flight == 0
         with pytest.raises(Unavailable):
             connection.call((b"PING",))

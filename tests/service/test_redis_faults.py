@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 import leadview.redis.errors
 import projector.errors
@@ -251,6 +252,23 @@ async def test_a_server_that_stands_still(server: RedisServer, entries: list[Ent
                 await asyncio.gather(*(fails(client, client.read(entry)) for entry in entries))
         finally:
             server.resume()
+        await eventually(lambda: all_are_read(client, entries), "it is read again")
+
+
+async def test_a_server_that_is_busy_with_a_script(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+    """It answers BUSY until another user ends the script. The API counts these errors by their kind."""
+    async with opened(server.url) as client:
+        assert await all_are_read(client, entries)
+        with server.client() as admin, server.client() as thief:
+            admin.config_set("lua-time-limit", 50)
+            endless = asyncio.create_task(asyncio.to_thread(thief.eval, "while true do end", 0))
+            await eventually(lambda: refused(client, entries[0]), "Redis is busy")
+            with pytest.raises(client.unavailable, match="BUSY") as raised:
+                await client.read(entries[0])
+            assert getattr(raised.value, "kind", "busy") == "busy"
+            admin.script_kill()
+            with pytest.raises(ResponseError, match="killed"):
+                await endless
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 

@@ -5,7 +5,6 @@ import http.client
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -124,26 +123,6 @@ def responses(received: bytes) -> list[Response]:
         found.append(Response(int(status.split()[1]), headers, received[:length]))
         received = received[length:]
     return found
-
-
-@contextmanager
-def reading(api: ApiServer, path: str, key: str, *, threads: int = 1) -> Iterator[list[int]]:
-    """Requests this path all the time, in some threads, until the block ends. Yields the statuses."""
-    statuses: list[int] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            statuses.append(api.get(path, key=key).status)
-
-    with ThreadPoolExecutor(threads) as pool:
-        readers = [pool.submit(read) for _ in range(threads)]
-        try:
-            yield statuses
-        finally:
-            done.set()
-    for reader in readers:
-        reader.result()
 
 
 def in_kernel(port: int) -> list[tuple[int, int]]:

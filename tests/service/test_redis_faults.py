@@ -6,13 +6,15 @@ after   the right answer again, without a restart of the program
 """
 
 import asyncio
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import ResponseError
 
 import leadview.redis.errors
@@ -21,17 +23,20 @@ from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
 from api.request import Credentials, credentials
+from devstack.child import Child
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness import certificates
 from tests.harness.api_server import connected
 from tests.harness.generations import generation
 from tests.harness.records import Records
-from tests.harness.services import client_of
+from tests.harness.services import client_of, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 SHORT = 0.3
@@ -315,6 +320,60 @@ async def test_a_changed_password(
 
 async def refused(client: Client, entry: Entry) -> bool:
     return not await is_read(client, entry)
+
+
+@contextmanager
+def over_tls(directory: Path, kind: str) -> Iterator[tuple[str, Path, list[Any]]]:
+    """A cluster, or a Sentinel with the master that it names, where programs find nothing without TLS. Yields the URL,
+    the certificate, and clients of the server and of the Sentinel, for which their passwords (`first`) do not matter.
+    """
+    program, (certificate, key) = shutil.which("redis-server"), certificates.create(directory)
+    if program is None:
+        not_available("TLS needs a redis-server that was built with it")
+    port, of_sentinel, plain = free_port(), free_port(), free_port()
+    files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    tls = [*map(str, files), "--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-port"]
+    user = ["--user", "crm", "on", ">first", "allkeys", "+@all"]
+    is_cluster = kind == "cluster"
+    options = [*tls, str(port), *user, *(["--tls-cluster", "yes"] if is_cluster else [])]
+    with ExitStack() as stack:
+        start = RedisServer.start(directory / "server", program=program, cluster=is_cluster, options=options)
+        admins = [stack.enter_context(stack.enter_context(start).client())]
+        if is_cluster:
+            yield f"rediss+cluster://127.0.0.1:{port}", certificate, admins
+            return
+        (directory / "sentinel.conf").touch()
+        watch = ["--sentinel", "monitor", "crm", "127.0.0.1", str(port), "1", "--requirepass", "first", "--sentinel"]
+        command = [program, str(directory / "sentinel.conf"), "--port", str(plain), *tls, str(of_sentinel), *watch]
+        stack.callback(Child(command, log=directory / "log").kill)
+        admins.append(stack.enter_context(redis.Redis(port=plain, password="first")))
+        yield f"rediss+sentinel://127.0.0.1:1,127.0.0.1:{of_sentinel}/crm", certificate, admins
+
+
+@pytest.mark.parametrize("kind", ["cluster", "Sentinel"])
+async def test_passwords_that_are_replaced_over_tls(tmp_path: Path, opened: Open, kind: str) -> None:
+    """Nobody logs in to servers whose certificate was signed by a stranger."""
+    passwords = [tmp_path / "password", tmp_path / "of-sentinels"]
+    for file in passwords:
+        file.write_text("first")
+    settings = {
+        "redis_username": "crm",
+        "redis_password_file": passwords[0],
+        "redis_sentinel_password_file": passwords[1],
+    }
+    with over_tls(tmp_path, kind) as (url, certificate, admins):
+        entries = [Entry(Records(admins[0]), number) for number in range(ORGANIZATIONS)]
+        async with opened(url, redis_tls_ca_file=str(certificate), **settings) as client:
+            await eventually(lambda: all_are_read(client, entries), "it is read at first")
+            async with opened(url, **settings) as stranger:
+                assert await refused(stranger, entries[0])
+            for admin, user in zip(admins, ("crm", "default"), strict=False):
+                admin.execute_command("ACL", "SETUSER", user, "resetpass", ">second")
+                admin.client_kill_filter(_type="normal", skipme=True)
+            await eventually(lambda: refused(client, entries[0]), "the former password is refused")
+            for file in passwords:
+                file.write_text("second")
+            await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from schemas import metrics, words
 from schemas.control import Stamp
-from schemas.heartbeat import Former, Heartbeat, LineTrouble
+from schemas.heartbeat import Heartbeat, LineTrouble
 from tests.harness import control, troubled
 from tests.harness.troubled import EVERY, HALT, OBSERVED
 
@@ -197,32 +197,93 @@ def test_all_problems_are_in_the_first_line() -> None:
     assert headline(found) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
-def test_what_only_follows_from_another_problem_is_not_said() -> None:
-    stuck = projector(problems=("documents: Redis refuses writes", "no partitions"), kinds=("no_step", "no_partitions"))
-    full = survey(redis(stuck, memory=Memory(99, 100, "noeviction")), kafka())
-    assert [problem.what for problem in wrong(full)] == ["Redis is full", "no partitions"]
-    waits = projector(
-        {"documents": "standing by: an older mapping"}, problems=("no partitions",), kinds=("no_partitions",)
-    )
-    assert len(wrong(survey(redis(waits), kafka()))) == 1
-    stopped = projector(
-        RUNNING | {"documents": "halted: bad"},
-        problems=("documents: behind", "access: behind."),
-        kinds=("no_step",) * 2,
-    )
-    found = wrong(survey(redis(stopped), kafka()))
-    assert [problem.what for problem in found] == ["line documents is stopped: bad", "access: behind"]
+HALTED = RUNNING | {"documents": "halted: bad"}
+
+
+def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
+    """Returns a projector that says this of itself. `said` has the kind of each text."""
+    return projector(lines, problems=(*said,), kinds=(*said.values(),))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(
+            survey(
+                redis(
+                    saying({"documents: Redis refuses writes": "no_step", "no partitions": "no_partitions"}),
+                    memory=Memory(99, 100, "noeviction"),
+                ),
+                kafka(),
+            ),
+            ["Redis is full", "no partitions"],
+            id="a full Redis lets no step succeed",
+        ),
+        pytest.param(
+            survey(
+                redis(saying({"no partitions": "no_partitions"}, {"documents": "standing by: an older mapping"})),
+                kafka(),
+            ),
+            ["line documents is standing by: an older mapping"],
+            id="a line that stands by has no partitions",
+        ),
+        pytest.param(
+            survey(redis(saying({"documents: behind": "no_step", "access: behind.": "no_step"}, HALTED)), kafka()),
+            ["line documents is stopped: bad", "access: behind"],
+            id="a stopped line is behind, and this does not explain the other one",
+        ),
+        pytest.param(
+            survey(
+                redis(
+                    saying({"documents: behind": "not_advancing"}, HALTED),
+                    msgspec.structs.replace(saying({"documents: late": "not_advancing"}), id="other"),
+                ),
+                kafka(),
+            ),
+            ["line documents is stopped: bad", "documents: late"],
+            id="a stopped line explains only what its own program says of it",
+        ),
+        pytest.param(
+            survey(redis(saying({"documents: no step": "no_step", "documents: late": "not_advancing"})), kafka()),
+            ["documents: no step"],
+            id="a line that completes no step does not advance",
+        ),
+        pytest.param(
+            survey(
+                redis(saying({"Kafka cannot be read: x": "kafka_unknown", "access: no step (Kafka)": "no_step"})),
+                "no answer",
+            ),
+            ["Kafka cannot be read"],
+            id="projectors cannot read it either",
+        ),
+        pytest.param(
+            survey(redis(saying({"Kafka cannot be read: x": "kafka_unknown"})), kafka()),
+            ["Kafka cannot be read: x"],
+            id="only a projector cannot read it",
+        ),
+        pytest.param(
+            survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), 90_000),
+            ["no projector is running"],
+            id="records wait because nobody reads them",
+        ),
+        pytest.param(
+            survey(redis(control=record(position=3), memory=Memory(1, 0, "allkeys-lru")), kafka(), 90_000),
+            [
+                "Redis evicts keys when its memory is full (maxmemory-policy is allkeys-lru)",
+                "stale: 2 records wait to be applied, the oldest for 90 s",
+            ],
+            id="records do not wait because Redis evicts",
+        ),
+    ],
+)
+def test_what_only_follows_from_another_problem_is_not_said(found: Observation, said: list[str]) -> None:
+    assert [problem.what for problem in wrong(found)] == said
 
 
 def test_the_page_of_what_a_projector_says() -> None:
     known, unknown = projector(problems=("x",), kinds=("no_step",)), projector(problems=("x",))
     assert [problem.page for problem in wrong(survey(redis(known), kafka()))] == ["runbook.md#no_step"]
     assert [problem.page for problem in wrong(survey(redis(unknown), kafka()))] == ["runbook.md#leadviewproblem"]
-
-
-def test_a_line_that_completes_no_step_does_not_advance() -> None:
-    said = projector(problems=("documents: no step", "documents: late"), kinds=("no_step", "not_advancing"))
-    assert [it.label for it in problems(survey(redis(said), kafka()))] == ["no_step"]
 
 
 def test_a_rebuild_whose_generation_was_dropped_is_forgotten() -> None:
@@ -241,18 +302,6 @@ def test_what_cannot_be_read_is_unknown() -> None:
     assert survey("Redis", kafka()).waiting is None
     assert Observation(at=NOW, redis=redis(), kafka=kafka()).ages is None
     assert WELL.waiting == {}
-
-
-def test_what_stops_everything_hides_what_only_follows() -> None:
-    """Records wait because of the cause that is named: "stale" stands alone, or beside what does not explain it."""
-    late = 90_000
-    dead = survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), late)
-    assert headline(wrong(dead)).startswith("not well: no projector is running: ")
-    evicts = survey(redis(control=record(position=3), memory=Memory(1, 0, "allkeys-lru")), kafka(), late)
-    assert [problem.what.partition(":")[0] for problem in wrong(evicts)] == [
-        "Redis evicts keys when its memory is full (maxmemory-policy is allkeys-lru)",
-        "stale",
-    ]
 
 
 def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
@@ -354,26 +403,6 @@ def test_what_several_projectors_report_is_one_problem() -> None:
     both = [msgspec.structs.replace(projector(waits), id=id_) for id_ in ("a", "b")]
     [said] = wrong(survey(redis(*both), kafka()))
     assert said.advice.startswith("deploy the newer program on a, b again")
-
-
-def test_what_projectors_cannot_read_either_is_one_problem() -> None:
-    texts = ("Kafka cannot be read: x", "access: no step has succeeded for 31 s (Kafka)")
-    blind = projector(problems=texts, kinds=("kafka_unknown", "no_step"))
-    assert problems(survey(redis(blind), "no answer")) == [problem.KafkaUnknown("no answer")]
-    [alone] = problems(survey(redis(projector(problems=texts[:1], kinds=("kafka_unknown",))), kafka()))
-    assert alone == problem.Reported("", ("host-1-ab",), "kafka_unknown", texts[0]), "this machine can read it"
-
-
-def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
-    halted = projector(
-        RUNNING | {"documents": "halted: bad"}, problems=("documents: behind",), kinds=("not_advancing",)
-    )
-    other = msgspec.structs.replace(projector(problems=("documents: late",), kinds=("not_advancing",)), id="other")
-    found = problems(survey(redis(halted, other), kafka()))
-    assert found == [
-        problem.Halted("documents", ("host-1-ab",), Former("halted", "bad")),
-        problem.Reported("documents", ("other",), "not_advancing", "documents: late"),
-    ]
 
 
 @pytest.mark.parametrize("name", OBSERVED)

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from devstack.redis_server import RedisServer
-from schemas import api_keys, names
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.records import Caller, Records
+from schemas import api_keys
+from tests.harness.api_server import LEADS, ApiServer, patient, running_api
+from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -49,44 +49,6 @@ def test_settings_are_the_default(api: ApiServer, records: Records) -> None:
     answer = api.get(NO_RECORD, key=records.caller().key)
     assert answer.headers["ratelimit-policy"] == '"key";q=5;w=60, "organization";q=8;w=60'
     assert answer.headers["ratelimit"] == '"key";r=4;t=12, "organization";r=7;t=8'
-
-
-def test_retry_after_and_t_are_true(api: ApiServer, records: Records) -> None:
-    """When `t` seconds have passed, more requests remain than `r` says; it is 0 if the bucket is full, and never later
-    than `Retry-After`. Waiting so long is enough.
-    """
-    caller = records.caller(key_limit=(2, 2 * DAY), organization_limit=(50, 50 * DAY))
-    lead = LEADS + records.lead(caller.organization_id, {"id": "x"})
-
-    def unchanged() -> Response:
-        """Returns an answer that is free of charge."""
-        return api.get(lead, key=caller.key, headers={"If-None-Match": "*"})
-
-    assert left(unchanged()) == [(2, 0), (50, 0)]
-    (remaining, more_in), (_, of_organization) = left(api.get(lead, key=caller.key))
-    assert (remaining, of_organization) == (1, more_in)
-    assert DAY - PATIENCE_SECONDS <= more_in <= DAY
-    pass_time(records, caller, more_in)
-    assert left(unchanged())[0] == (2, 0)
-    assert [api.get(lead, key=caller.key).status for _ in range(2)] == [200, 200]
-    refused = api.get(lead, key=caller.key)
-    retry_after = int(refused.headers["retry-after"])
-    (remaining, more_in), _ = left(refused)
-    assert (refused.status, remaining) == (429, 0)
-    assert DAY - PATIENCE_SECONDS <= more_in <= retry_after <= DAY
-    assert (refused.json["violated_policies"], refused.json["retry_after"]) == (["key"], retry_after)
-    pass_time(records, caller, retry_after)
-    assert api.get(lead, key=caller.key).status == 200
-
-
-def pass_time(records: Records, caller: Caller, seconds: int) -> None:
-    """Let the bucket of the key be full again so much earlier, as if time had passed."""
-    records.client.decrby(names.key_limit(caller.name, api_keys.key_hash(caller.key)), seconds * 1_000_000)
-
-
-def left(answer: Response) -> list[tuple[int, int]]:
-    """Returns `r` and `t` of both limits."""
-    return [(int(r), int(t)) for r, t in re.findall(r";r=(\d+);t=(\d+)", answer.headers["ratelimit"])]
 
 
 Change = Callable[[redis.Redis], object]

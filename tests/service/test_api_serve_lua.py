@@ -202,7 +202,7 @@ def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
         pytest.param(50_000 * SECOND, 70_000 * SECOND, 70_000 * SECOND, 3, id="both: the longer wait"),
     ],
 )
-def test_429_charges_neither(
+def test_429_charges_neither_and_says_when(
     records: Records, key_full_in: int, organization_full_in: int, wait: int, violated: int
 ) -> None:
     caller = records.caller(key_limit=(1, DAY), organization_limit=(1, DAY))
@@ -214,6 +214,9 @@ def test_429_charges_neither(
     assert (reply.status, reply.violated, reply.value) == (429, violated, b"")
     assert wait - SLACK < reply.wait <= wait
     assert records.client.mget(by_key, by_organization) == before
+    for bucket in (by_key, by_organization):
+        records.client.decrby(bucket, reply.wait)  # as if so much time had passed
+    assert run(records, caller, None).status == 400, "waiting so long is enough"
 
 
 def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records) -> None:

@@ -15,7 +15,6 @@ from devstack.redis_server import RedisServer
 from leadview import background
 from leadview.redis.access import SlotMap, location
 from leadview.redis.errors import Redirected, Unavailable
-from projector import errors
 from projector.errors import Refused
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
@@ -92,24 +91,6 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
             await eventually(is_read, "the slot map is read")
         finally:
             await map_.close()
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_each_node_of_the_url_is_asked_once_an_attempt(cluster: RedisCluster, host: str) -> None:
-    """By the projector and the API: redis-py closes no connection to nodes that it is given at an attempt."""
-    with faulty_proxy(cluster.primaries[0].port) as proxy:
-        proxy.faults = Faults(end="close", end_after=0)
-        url = f"redis+cluster://{host}:{proxy.port}"
-        store = Store(ProjectorSettings(redis_url=url))
-        with pytest.raises(errors.Unavailable):
-            await store.ask_one(b"GET", TAG)
-        assert proxy.accepted == 1
-        await store.close()
-        map_ = slot_map(url)
-        with pytest.raises(Unavailable):
-            await map_.read()
-        assert proxy.accepted == 2
-        await map_.close()
 
 
 async def test_the_api_starts_although_the_slot_map_cannot_be_read(

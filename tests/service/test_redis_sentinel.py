@@ -39,14 +39,12 @@ async def test_a_failover_that_loses_acknowledged_writes(
     """The projector notices lower positions and reads again; the API says truly what its responses contain."""
     key = mint(crm.ORGANIZATION)
     with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
-        leadview.calls_plain_commands = True
         leadview.topics.create()
         leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
         leadview.publish_all(traffic(1, 300))
         leadview.start("run", batch_records=200)
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
-        assert leadview.run("drop", "--by", "Ada Lovelace").status == 1, "there is nothing to drop"
         with running_api(ApiSettings(redis_url=redis.url, **UNLIMITED)) as api, redis.losing():
             leadview.publish(crm.lead(2, stage="STALE"))
             changed_at = datetime.now(UTC)
@@ -67,8 +65,6 @@ async def test_a_failover_that_loses_acknowledged_writes(
             await eventually(lambda: is_served() and told[-1] == ("STALE", True), "the change is served again")
             assert not any(in_it and stage != "STALE" for stage, in_it in told)
             await leadview.settled()
-        # A Sentinel to which a busy server answers late takes it for dead, and names no master for a moment.
-        wait_until(lambda: "Ada Lovelace" in leadview.run("status", "--history"), "who did what is still known")
 
 
 async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path: Path) -> None:

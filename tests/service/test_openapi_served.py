@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -44,8 +45,8 @@ async def test_schemathesis_finds_no_failure(served: ApiServer) -> None:
     command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", "all", "--max-examples", "15"]
     command += ["--seed", "1", "--continue-on-failure", "--no-color"]
     command += ["--header", f"Authorization: Bearer {KEY}"]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 10 * PATIENCE_SECONDS}
-    done = await asyncio.to_thread(subprocess.run, command, **options, check=False)
+    run = partial(subprocess.run, command, capture_output=True, text=True, timeout=10 * PATIENCE_SECONDS, check=False)
+    done = await asyncio.to_thread(run)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

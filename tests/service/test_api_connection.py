@@ -7,7 +7,7 @@ import asyncio
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,12 +29,7 @@ PING, CHECK, OTHER = (pack((word,)) for word in (b"PING", b"CHECK", b"OTHER"))
 class Clock:
     """The time of the event loop, which continues as it does, and may be moved forward."""
 
-    def __init__(self, time: Callable[[], float]) -> None:
-        self._time = time
-        self.moved = 0.0
-
-    def __call__(self) -> float:
-        return self._time() + self.moved
+    moved = 0.0
 
     async def move(self, timeouts: float) -> None:
         """Let this number of timeouts pass, and what is due then happen."""
@@ -45,9 +40,9 @@ class Clock:
 
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    loop = asyncio.get_running_loop()
-    clock = Clock(loop.time)
-    monkeypatch.setattr(loop, "time", clock)
+    loop, clock = asyncio.get_running_loop(), Clock()
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + clock.moved)
     return clock
 
 

@@ -1,9 +1,6 @@
-"""The connections of a projector to Redis: pipelines that are not finished, and connections that were reset."""
+"""The connections of a projector to Redis: pipelines that are not finished."""
 
 import asyncio
-import errno
-import os
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +8,7 @@ import uvloop
 
 from devstack.fault_proxy import Faults, FaultyProxy
 from leadview.redis.access import access
-from leadview.redis.connection import Connection, pack
+from leadview.redis.connection import pack
 from projector.errors import Unavailable
 from projector.redis.servers import Node, ReplicationEpoch
 from projector.redis.store import TIMEOUT, Store
@@ -23,15 +20,6 @@ FIRST, SECOND = (b"ECHO", b"first"), (b"ECHO", b"second")
 SHORT = 0.3
 """A timeout for tests in which it is to be over, in seconds."""
 MORE_THAN_BUFFERS_HOLD = 32 * 1024 * 1024
-
-
-@pytest.fixture
-async def store(proxy: FaultyProxy) -> AsyncIterator[Store]:
-    """It is connected."""
-    store = new_store(proxy)
-    assert await store.ask_one(*SECOND) == b"second"
-    yield store
-    await store.close()
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -55,19 +43,6 @@ def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, redis_serve
         runner.run(give_up())
 
 
-async def test_a_connection_that_the_network_has_lost(proxy: FaultyProxy, store: Store) -> None:
-    """ETIMEDOUT is a TimeoutError, but not the one of a timeout."""
-    [connection] = connections_of(store)
-    proxy.faults = Faults(held=b"first")
-    asking = asyncio.create_task(store.ask_one(*FIRST))
-    await eventually(lambda: proxy.holding, "the request is on its way")
-    connection.connection_lost(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
-    with pytest.raises(Unavailable, match="Connection timed out"):
-        await asking
-    proxy.faults = Faults()
-    assert await store.ask_one(*SECOND) == b"second"
-
-
 async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(redis_server: RedisService) -> None:
     """On a cluster, its server may be found not to be a primary any more."""
     found = access(ProjectorSettings(redis_url=redis_server.url))
@@ -89,11 +64,6 @@ async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(redis_se
 
 def new_store(proxy: FaultyProxy, timeout: float = TIMEOUT) -> Store:
     return Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"), timeout=timeout)
-
-
-def connections_of(store: Store) -> list[Connection]:
-    servers: Any = store._servers
-    return [opened.connection for opened in servers._node._all]
 
 
 async def answers(store: Store) -> None:

@@ -7,9 +7,8 @@ after   the right answer again, without a restart of the program
 
 import asyncio
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,26 +59,9 @@ class Entry:
         return names.tag_slot(names.tag(self.name))
 
 
-class Client(ABC):
-    """A program's way into Redis."""
-
-    unavailable: type[Exception]
-
-    @abstractmethod
-    async def read(self, entry: Entry) -> bytes:
-        """Returns the stored lead. Raises `unavailable`."""
-
-    @abstractmethod
-    async def write(self, entry: Entry) -> None:
-        """Write something. Raises `unavailable`."""
-
-    @abstractmethod
-    def has_seen_reset(self, proxy: FaultyProxy) -> bool:
-        """Returns whether it knows that its connection through the proxy was reset."""
-
-
-class ApiClient(Client):
-    """A request of the API, which writes the charge of its rate limits as well."""
+class ApiClient:
+    """A request of the API, which writes the charge of its rate limits as well. The methods of both clients raise
+    `unavailable`."""
 
     unavailable = leadview.redis.errors.Unavailable
 
@@ -87,18 +69,20 @@ class ApiClient(Client):
         self._store, self._servers = store, servers
 
     async def read(self, entry: Entry) -> bytes:
+        """Returns the stored lead."""
         reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
         assert reply.status == 200
         return reply.value
 
     async def write(self, entry: Entry) -> None:
-        await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
+        await self.read(entry)
 
     def has_seen_reset(self, proxy: FaultyProxy) -> bool:
+        """Returns whether it knows that its connection through the proxy was reset."""
         return proxy.accepted > 1 or not any(link.connected for link in self._servers.links)
 
 
-class ProjectorClient(Client):
+class ProjectorClient:
     """Pipelines of a projector."""
 
     unavailable = projector.errors.Unavailable
@@ -119,11 +103,13 @@ class ProjectorClient(Client):
         return all(opened.connection.closed for opened in node._all)
 
 
-Open = Callable[..., Any]
+Client = ApiClient | ProjectorClient
+"""A program's way into Redis."""
+Open = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
-async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
+async def api_client(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> AsyncIterator[Client]:
     # Each charge outlasts the test: for a key that expired, a slot that is being moved answers TRYAGAIN.
     plenty = "10000/24h"
     chosen = ApiSettings(
@@ -135,7 +121,7 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
 
 
 @asynccontextmanager
-async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
+async def projector_client(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> AsyncIterator[Client]:
     store = ProjectorStore(ProjectorSettings(redis_url=url, **settings), timeout=timeout)
     yield ProjectorClient(store)
     await store.close()
@@ -143,10 +129,8 @@ async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIt
 
 @pytest.fixture(params=[pytest.param(api_client, id="api"), pytest.param(projector_client, id="projector")])
 def opened(request: pytest.FixtureRequest) -> Open:
-    def open_(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> Any:
-        return request.param(url, timeout, **settings)
-
-    return open_
+    found: Open = request.param
+    return found
 
 
 @pytest.fixture

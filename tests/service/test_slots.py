@@ -137,31 +137,12 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
         assert emptied.status(api) == UNKNOWN
 
 
-async def test_a_reshard_while_all_is_complete_costs_no_503(
-    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
-) -> None:
-    """Neither before a projector has seen it, nor afterwards."""
-    source, target = shards[1], shards[2]
-    statuses: list[int] = []
-    with running_api(patient(cluster.url)) as api:
-
-        def ask() -> None:
-            statuses.extend(shard.status(api) for shard in shards * 3)
-
-        ask()
-        for to, start in ((target, source), (source, target)):
-            cluster.move_slot(source.slot, to.server)
-            ask()
-            assert source.slot in home_slots(cluster)[start.tag], "no projector has seen it"
-            await record_follows(cluster_store, source.slot, to.tag)
-            ask()
-    assert statuses == [SERVED] * len(statuses)
-
-
 async def test_data_as_of_is_that_of_the_shard_that_answers(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
-    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet."""
+    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet. While all
+    is complete, a slot that moves costs no 503, neither before a projector has seen it, nor afterwards.
+    """
     _, source, target = shards
     with client_of(cluster.url) as client:
         for second, shard in enumerate(shards, 1):

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from docs.generate.reference.pages import pages, parts, to_html
+from docs.generate.reference.pages import pages, to_html
 from projector.__main__ import _COMMANDS
 from projector.commands.arguments import parser_of
 from schemas import metrics
@@ -208,20 +208,6 @@ def test_every_error_has_a_section_where_docs_url_leads() -> None:
     for problem in PROBLEMS:
         assert f'<h2 id="{problem.code}">' in html
         assert f"## `{problem.code}`\n\nStatus {problem.status}" in REFERENCE["errors"]
-
-
-def test_links_of_the_reference_lead_to_its_own_pages() -> None:
-    """Those to other documents of the repository become text, and a page is a file in HTML."""
-    assert "](schemas.md)" in REFERENCE["events"]
-    assert "](dead-letters.md" not in REFERENCE["events"]
-    assert [link for text in REFERENCE.values() for link in re.findall(r"\]\((\.\.[^)]*)\)", text)] == []
-    there = {part.href for page in pages() for part in parts(page)}
-    linked = [link for text in REFERENCE.values() for link in re.findall(r"\]\(([\w-]+)\.md(#[^)]+)\)", text)]
-    assert {"reading", "rate-limits"} < {name for name, _ in linked}
-    assert [f"{name}.md{part}" for name, part in linked if f"{name}.html{part}" not in there] == []
-    html = to_html("[a](keys.md#test-a-key) [b](schemas/crm.lead.changed.json) [c](https://example.com/x.md)")
-    found = ["keys.html#test-a-key", "schemas/crm.lead.changed.json", "https://example.com/x.md"]
-    assert re.findall('href="([^"]+)"', html) == found
 
 
 def test_readers_learn_what_has_changed_when_and_what_to_quote() -> None:

@@ -136,20 +136,3 @@ def test_an_api_that_starts_before_anything_is_projected(
         assert_unavailable(ask(api, caller))  # a record may not have been projected yet
         control.write(client)
         wait_until_served(api, caller)
-
-
-def test_a_demoted_primary_is_left(client: redis.Redis, api: ApiServer, caller: Caller) -> None:
-    """The data of a replica may be long out of date. The connection ends with the first refused charge, so that the
-    present master is looked for; the next request waits for that."""
-
-    def connected() -> set[str]:
-        return {each["id"] for each in client.client_list() if each["name"] == "leadview-api"}
-
-    assert ask(api, caller).status == 404
-    before = connected()
-    client.replicaof("127.0.0.1", "1")
-    client.config_set("replica-serve-stale-data", "yes")
-    assert_unavailable(ask(api, caller))
-    client.replicaof("NO", "ONE")
-    wait_until_served(api, caller)
-    assert not connected() & before

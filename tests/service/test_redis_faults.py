@@ -379,13 +379,15 @@ async def test_a_failover_by_sentinel(sentinel: RedisSentinel, opened: Open) -> 
 
 
 async def test_a_demoted_master_is_never_used(sentinel: RedisSentinel, opened: Open) -> None:
-    """The Sentinels still name it. Over the connection from before, its refusal of a write says what it is."""
+    """The Sentinels still name it. A connection from before ends with the refusal of a write, which says what it is."""
     entries = write_entries(sentinel.url)
     async with opened(sentinel.url) as client:
         assert await all_are_read(client, entries)
         with sentinel.master.client() as master:
+            before = {each["id"] for each in master.client_list() if each["name"].startswith("leadview")}
             master.replicaof("127.0.0.1", "1")
             await fails(client, client.write(entries[0]))
+            await eventually(lambda: before - {each["id"] for each in master.client_list()}, "the connection is left")
             master.client_kill_filter(_type="normal", skipme=True)
             for _ in range(3):
                 await eventually(lambda: refused(client, entries[0]), "it is refused")

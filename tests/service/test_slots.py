@@ -140,8 +140,9 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
 async def test_data_as_of_is_that_of_the_shard_that_answers(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
-    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet. While all
-    is complete, a slot that moves costs no 503, neither before a projector has seen it, nor afterwards.
+    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet.
+
+    While all is complete, a slot that moves costs no 503, neither before a projector has seen it, nor afterwards.
     """
     _, source, target = shards
     with client_of(cluster.url) as client:

@@ -151,7 +151,6 @@ AREAS = (
             "unit/scripts",
             "service/lua_documents",
             "service/lead_updates",
-            "service/pipelines",
             "service/redis_faults",
             "service/redis_sentinel",
             "service/preconditions",

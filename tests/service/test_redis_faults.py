@@ -8,12 +8,13 @@ after   the right answer again, without a restart of the program
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+import uvloop
 from redis.exceptions import ResponseError
 
 import leadview.redis.errors
@@ -28,6 +29,9 @@ from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
+from leadview.redis.access import access
+from leadview.redis.connection import pack
+from projector.redis.servers import Node, ReplicationEpoch
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
@@ -41,6 +45,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 SHORT = 0.3
 """A timeout for tests in which it is to be over, in seconds."""
 ORGANIZATIONS = 8
+MORE_THAN_BUFFERS_HOLD = 32 * 1024 * 1024
 
 
 class Entry:
@@ -156,10 +161,6 @@ def write_entries(url: str) -> list[Entry]:
         return [Entry(records, number) for number in range(ORGANIZATIONS)]
 
 
-def through(proxy: FaultyProxy) -> str:
-    return f"redis://127.0.0.1:{proxy.port}/0"
-
-
 async def is_read(client: Client, entry: Entry) -> bool:
     """Returns False if Redis is not available. Why is printed, for the report of a test that waits in vain."""
     try:
@@ -193,7 +194,7 @@ async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entr
     """A call that comes later is sent over a new connection. A request of the API that is on its way is sent again; of
     what a projector has sent, it does not know how much was executed.
     """
-    async with opened(through(proxy)) as client:
+    async with opened(proxy.url) as client:
         assert await is_read(client, entries[0])
         proxy.faults = Faults(held=entries[0].name)
         asking = asyncio.create_task(is_read(client, entries[0]))
@@ -209,7 +210,7 @@ async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Op
     """The connection ends at any byte: of the login, of a reply, or between two replies."""
     for end_after in range(1, 400, 23):
         proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
-        async with opened(through(proxy)) as client:
+        async with opened(proxy.url) as client:
             await asyncio.gather(*(is_read(client, entry) for entry in entries))
             proxy.faults = Faults()
             await eventually(lambda: all_are_read(client, entries), "it is read again")
@@ -218,7 +219,7 @@ async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Op
 async def test_a_caller_that_gives_up(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
     """Its reply, which comes later, is not given to the next caller."""
     first, second, *_ = entries
-    async with opened(through(proxy)) as client:
+    async with opened(proxy.url) as client:
         assert await all_are_read(client, entries)
         proxy.faults = Faults(held=first.name)
         asking = asyncio.create_task(client.read(first))
@@ -287,7 +288,7 @@ async def test_a_changed_password(
     password.write_text("first")
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crm", "on", "~*", "+@all", ">first")
-        async with opened(through(proxy), redis_username="crm", redis_password_file=password) as client:
+        async with opened(proxy.url, redis_username="crm", redis_password_file=password) as client:
             assert await all_are_read(client, entries)
             password.write_text("second")
             admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">second")
@@ -428,3 +429,51 @@ async def test_a_redirection_in_the_middle_of_a_batch(cluster: RedisCluster, ope
             await eventually(lambda: all_are_read(client, entries), "it is read over the redirection")
         await eventually(lambda: all_are_read(client, entries), "it is read where it is now")
         assert cluster.owner(slot) is target
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, server: RedisServer, loop: Any) -> None:
+    """Its generation may have been dropped meanwhile: the projector that gave the batch up has acknowledged that."""
+    store = ProjectorStore(ProjectorSettings(redis_url=proxy.url), timeout=SHORT)
+
+    async def answers() -> bool:
+        with suppress(projector.errors.Unavailable):
+            return bool(await store.ask_one(b"ECHO", b"here") == b"here")
+        return False
+
+    async def give_up() -> None:
+        await eventually(answers, "it answers")
+        proxy.faults = Faults(stalled=True)
+        with pytest.raises(projector.errors.Unavailable, match="did not reply within"):
+            await store.ask_one(b"SET", b"late", bytes(MORE_THAN_BUFFERS_HOLD))
+        proxy.faults = Faults()
+        await eventually(answers, "it answers again")
+        with server.client() as admin:
+            own = "leadview-operator"
+            await eventually(
+                lambda: sum(each["name"] == own for each in admin.client_list()) == 1, "the first connection has ended"
+            )
+            assert not admin.exists("late")
+        await store.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(give_up())
+
+
+async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(server: RedisServer) -> None:
+    """On a cluster, its server may be found not to be a primary any more."""
+    found, words = access(ProjectorSettings(redis_url=server.url)), pack((b"ECHO", b"here"))
+    node = Node(found.server(found.hosts[0]), ReplicationEpoch(), "leadview-operator", PATIENCE_SECONDS)
+
+    class Closing:
+        def __init__(self) -> None:
+            self.opened = 0
+            self.confirmed: set[int] = set()
+
+        async def confirm(self) -> None:
+            node.close()
+
+    with pytest.raises(projector.errors.Unavailable, match="is closed"):
+        await node.send([words], fence=Closing())
+    assert await node.send([words]) == [b"here"]
+    node.close()

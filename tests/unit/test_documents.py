@@ -208,10 +208,3 @@ def test_every_error_has_a_section_where_docs_url_leads() -> None:
     for problem in PROBLEMS:
         assert f'<h2 id="{problem.code}">' in html
         assert f"## `{problem.code}`\n\nStatus {problem.status}" in REFERENCE["errors"]
-
-
-def test_readers_learn_what_has_changed_when_and_what_to_quote() -> None:
-    dates = re.findall(r"^\| (\d{4}-\d\d-\d\d) \|", REFERENCE["versioning"], re.MULTILINE)
-    assert len(dates) > 1
-    assert dates == sorted(dates, reverse=True)
-    assert "Quote what finds your request in the logs: the `X-Request-Id`" in REFERENCE["index"]

@@ -286,18 +286,6 @@ def test_the_page_of_what_a_projector_says() -> None:
     assert [problem.page for problem in wrong(survey(redis(unknown), kafka()))] == ["runbook.md#leadviewproblem"]
 
 
-def test_a_rebuild_whose_generation_was_dropped_is_forgotten() -> None:
-    assert notes(survey(redis(projector(), rebuilding(age_ms=9000)), kafka())) == []
-
-
-def test_notes() -> None:
-    found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
-    said = [str(note) for note in notes(found)]
-    assert [note.partition(":")[0] for note in said] == ["rebuild due", "dead letters", "silent for 9 s"]
-    assert notes(survey(redis(projector(age_ms=9000)), kafka())) == [], "the problem says it already"
-    assert notes(survey("Redis", kafka())) == []
-
-
 def test_what_cannot_be_read_is_unknown() -> None:
     assert survey("Redis", kafka()).waiting is None
     assert Observation(at=NOW, redis=redis(), kafka=kafka()).ages is None
@@ -390,14 +378,6 @@ def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: 
     assert (nobody in problems(found)) == bool(said)
 
 
-def test_data_of_another_layout_is_a_note() -> None:
-    """Both programs can work, so it is no problem."""
-    found = survey(msgspec.structs.replace(redis(), other_layouts=[2]), kafka())
-    assert wrong(found) == []
-    [note] = notes(found)
-    assert str(note).startswith("Redis also holds data of layout 2 (this program: 3), which uses memory")
-
-
 def test_what_several_projectors_report_is_one_problem() -> None:
     waits = {"access": "running", "documents": "standing by: generation 2 requires mapping version 2"}
     both = [msgspec.structs.replace(projector(waits), id=id_) for id_ in ("a", "b")]
@@ -434,31 +414,56 @@ def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
     assert {it.label for it in EVERY} >= set(metrics.PROBLEM_LABELS)
 
 
+def seen(*writers: Writer) -> Observation:
+    return survey(redis(*writers), kafka())
+
+
+SILENT = ["silent for 9 s"]
+
+
 @pytest.mark.parametrize(
-    ("writers", "silent"),
+    ("found", "said"),
     [
-        pytest.param([projector(), projector(age_ms=9000)], 1, id="nobody says when it was started"),
-        pytest.param([projector(started_ms_ago=8000), projector(age_ms=9000)], 0, id="another one was started since"),
-        pytest.param([projector(started_ms_ago=9001), projector(age_ms=9000)], 1, id="the other one was there before"),
         pytest.param(
-            [projector(started_ms_ago=5000), projector(age_ms=9000), projector(age_ms=8000)],
-            1,
+            survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka()),
+            ["rebuild due", "dead letters", *SILENT],
+            id="several",
+        ),
+        pytest.param(survey("Redis", kafka()), [], id="nothing can be read"),
+        pytest.param(
+            survey(msgspec.structs.replace(redis(), other_layouts=[2]), kafka()),
+            ["Redis also holds data of layout 2 (this program"],
+            id="data of another layout: both programs can work",
+        ),
+        pytest.param(seen(projector(), rebuilding(age_ms=9000)), [], id="a rebuild whose generation was dropped"),
+        pytest.param(seen(projector(age_ms=9000)), [], id="no projector: the problem says it already"),
+        pytest.param(seen(projector(), projector(age_ms=9000)), SILENT, id="nobody says when it was started"),
+        pytest.param(
+            seen(projector(started_ms_ago=8000), projector(age_ms=9000)), [], id="another one was started since"
+        ),
+        pytest.param(
+            seen(projector(started_ms_ago=9001), projector(age_ms=9000)), SILENT, id="the other one was there before"
+        ),
+        pytest.param(
+            seen(projector(started_ms_ago=5000), projector(age_ms=9000), projector(age_ms=8000)),
+            ["silent for 8 s"],
             id="one was started for two that died",
         ),
         pytest.param(
-            [projector(started_ms_ago=5000), projector(started_ms_ago=4000), projector(age_ms=9000)],
-            0,
+            seen(projector(started_ms_ago=5000), projector(started_ms_ago=4000), projector(age_ms=9000)),
+            [],
             id="two were started for one",
         ),
         pytest.param(
-            [projector(), projector(started_ms_ago=9000, age_ms=8000), projector(age_ms=20_000)],
-            1,
+            seen(projector(), projector(started_ms_ago=9000, age_ms=8000), projector(age_ms=20_000)),
+            ["silent for 8 s"],
             id="the one that was started since has died as well",
         ),
     ],
 )
-def test_a_projector_that_was_replaced_is_forgotten(writers: list[Writer], silent: int) -> None:
-    assert [note.what.partition(" ")[0] for note in notes(survey(redis(*writers), kafka()))] == ["silent"] * silent
+def test_notes(found: Observation, said: list[str]) -> None:
+    """They are no problems. A projector that was replaced is forgotten."""
+    assert [str(note).partition(":")[0] for note in notes(found)] == said
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -186,22 +186,8 @@ def _refused_while_redis_is_full(client: redis.Redis, api: ApiServer, requests: 
 
 
 def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: RedisService) -> None:
-    api = ApiServer(free_port())
-    control.complete_all(ApiSettings(redis_url=redis_server.url))
-    with (tmp_path / "log").open("wb") as log:
-        parent = subprocess.Popen(
-            API,
-            env=environment(redis_url=redis_server.url, api_port=api.port, api_workers=2),
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        wait_until(api.is_ready, "the API is ready")
-        workers = descendants(parent.pid)
+    with running_api_process(tmp_path / "log", redis_url=redis_server.url, api_workers=2) as (child, _):
+        workers = descendants(child.pid)
         assert len(workers) >= 2
-        parent.kill()
-        parent.wait()
+        child.kill()
         wait_until(lambda: not any(map(is_alive, workers)), f"the workers are gone: {workers}")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(parent.pid, signal.SIGKILL)

@@ -62,10 +62,6 @@ def fail_to_save(client: redis.Redis) -> None:
     wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "saving fails")
 
 
-def save_again(client: redis.Redis) -> None:
-    client.config_set("save", "")
-
-
 def want_replicas(client: redis.Redis) -> None:
     client.config_set("min-replicas-to-write", "1")
 
@@ -83,7 +79,7 @@ def want_replicas(client: redis.Redis) -> None:
             lambda client: client.acl_setuser("default", enabled=True, commands=["+set"]),
             id="NOPERM",
         ),
-        pytest.param(fail_to_save, save_again, id="MISCONF"),
+        pytest.param(fail_to_save, lambda client: client.config_set("save", ""), id="MISCONF"),
         pytest.param(
             want_replicas,
             lambda client: client.config_set("min-replicas-to-write", "0"),

@@ -90,6 +90,7 @@ AREAS = (
             "service/preconditions",
             "service/as_of",
             "service/control_record",
+            "service/dead_letters",
             "service/slots",
         ),
         _SINGLE,

@@ -122,7 +122,7 @@ def test_the_records_of_a_topic(leadview: Leadview) -> None:
     assert leadview.group not in groups
 
 
-KEY, REVOKED, UNKNOWN = (mint(ORGANIZATION, digit * 30) for digit in "123")
+KEY, REVOKED, OTHER, UNKNOWN = (mint(ORGANIZATION, digit * 30) for digit in "1234")
 ONE_LEFT = {"key": {"quota": 3, "window_seconds": 36_000}}
 OTHER_KEY = crm.uuid(0xF2)
 
@@ -133,7 +133,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
         crm.organization(1, rate_limits=ONE_LEFT),
         crm.api_key(1, hash=key_hash(KEY)),
         crm.api_key(1, id=OTHER_KEY, hash=key_hash(REVOKED), status="revoked"),
-        crm.api_key(1, id=crm.uuid(0xF3), hash=crm.key_hash(3)),
+        crm.api_key(1, id=crm.uuid(0xF3), hash=key_hash(OTHER)),
         crm.lead(1),
     )
     leadview.start("run")
@@ -166,7 +166,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert set(leadview.redis.hkeys(name)) == {key_hash(KEY).encode(), key_hash(REVOKED).encode()}, "not the unknown"
     assert 0 < leadview.redis.ttl(name) <= 90 * 24 * 3600
     used = usage(leadview)
-    of_key, of_revoked, unused = (used[each] for each in (key_hash(KEY), key_hash(REVOKED), crm.key_hash(3)))
+    of_key, of_revoked, unused = (used[key_hash(each)] for each in (KEY, REVOKED, OTHER))
     assert (of_key["requests"], of_key["refusals"]) == (4, 1)
     assert of_key["api_keys"] == [crm.API_KEY]
     assert of_key["last_used"] >= of_key["counted_since"]
@@ -178,9 +178,13 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert KEY[8:] not in shown
     assert "no API keys" in leadview.call("usage", crm.OTHER_ORGANIZATION)
 
+    leadview.redis.hset(name, mapping={f"another {number}": "1 0 1 1" for number in range(998)})
     with leadview.api() as api:
         assert api.get(LEADS + crm.LEAD, key=REVOKED).status == 401
-    assert usage(leadview)[key_hash(REVOKED)]["requests"] == 2, "counts of two processes add up"
+        assert api.get(LEADS + crm.LEAD, key=OTHER).status == 200
+    used = usage(leadview)
+    assert used[key_hash(REVOKED)]["requests"] == 2, "counts of two processes add up"
+    assert used[key_hash(OTHER)]["requests"] == 0, "1000 keys of an organization are counted, and no more"
     leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
     wait_until(lambda: not usage(leadview), "the counts are erased with the organization")
     wait_until(lambda: not leadview.redis.exists(name), "with their key")

@@ -21,7 +21,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped, Unavailable
 from projector.intent import DeleteDocument, PutLead
 from projector.kafka.accepted import Acceptance
-from projector.line.batch import WINDOW, BadRecordGuard, Batch, event_time, is_stale
+from projector.line.batch import WINDOW, BadRecordGuard, Batch, StoredHeads, event_time, is_stale
 from projector.line.pace import Pacer
 from projector.offsets import Ranges
 from projector.record import Partition, Record
@@ -32,6 +32,7 @@ from schemas import resources
 from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
+from tests.harness.generations import ids
 
 LEADS, OTHER = Partition("crm.leads", 0), Partition("crm.leads", 1)
 
@@ -116,19 +117,24 @@ async def fail(*_: Any, **__: Any) -> Applied:
     raise Unavailable("OOM command not allowed")
 
 
-async def test_no_error_is_left_that_nobody_asks_for() -> None:
+@pytest.mark.parametrize("called", ["apply", "StoredHeads._read"])
+async def test_no_error_is_left_that_nobody_asks_for(called: str) -> None:
     """asyncio would report it with a traceback: "Task exception was never retrieved"."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    slices = Batch({LEADS: records("......")}, BadRecordGuard(1, 3))
+    polled, store = {LEADS: records("." * 2500)}, Store(ProjectorSettings())
+    store._clustered = False
+    heads = None if called == "apply" else StoredHeads(store, polled, ids(1))
+    batch = Batch(polled, BadRecordGuard(1, 3), heads)
     session: Any = SimpleNamespace(generations=())
     try:
         with (
             patch("projector.line.batch._SLICE_SECONDS", -1.0),
-            patch("projector.line.batch.apply", fail),
+            patch(f"projector.line.batch.{called}", fail),
             pytest.raises(Unavailable),
         ):
-            await slices.write(session, Store(ProjectorSettings()), Pacer())
+            await batch.write(session, store, Pacer())
+        del batch, heads
         gc.collect()
         assert reported == []
     finally:

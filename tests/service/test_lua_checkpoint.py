@@ -1,5 +1,6 @@
 """The scripts of positions and dead letters, and how scripts are called, on a real Redis, alone and in cluster mode."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -102,10 +103,18 @@ async def test_only_a_batch_of_the_present_control_record_is_covered(projection:
     assert await opened.cover({LEADS: step(7, 9)}) == ControlChanged(), "the first session stays closed"
 
 
-async def test_a_shard_that_was_emptied_and_has_its_copy_again_is_not_covered(projection: Projection) -> None:
-    """The stamp is the same then, and the incarnation is not."""
+@pytest.mark.parametrize(
+    "empty",
+    [
+        pytest.param(lambda client: client.flushdb(), id="emptied"),
+        pytest.param(lambda client: client.hset(names.CONTROL, "incarnation", "another"), id="has its copy again"),
+    ],
+)
+async def test_a_session_ends_if_redis_was_emptied(projection: Projection, empty: Callable[[Any], object]) -> None:
+    """The stamp of a copy that was written again is the same, and its incarnation is not."""
     opened = await Opened.open(projection.store)
-    projection.client.hset(names.CONTROL, "incarnation", "another")
+    empty(projection.client)
+    assert await opened.ledger.check(opened.session, {}) == ControlChanged()
     assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}) == ControlChanged()
 
 

@@ -212,9 +212,9 @@ CHANGED = "the control record has changed"
 TWO = State(generation(1), ids(1), {}, ("1", "ledger"))
 
 
-def of_two(stamp: Stamp, *incarnations: str) -> ControlRecord:
-    """A record with two copies, which have these incarnations."""
-    tags = zip((b"1", b"ledger"), incarnations, strict=True)
+def of_two(stamp: Stamp, *incarnations: str, tag: bytes = b"1") -> ControlRecord:
+    """A record with two copies, which have these incarnations. The first one has this tag."""
+    tags = zip((tag, b"ledger"), incarnations, strict=True)
     return ControlRecord(stamp, TWO, {tag: Copy(stamp, TWO, each, (), ids(1), (), {}) for tag, each in tags})
 
 
@@ -224,6 +224,9 @@ def of_two(stamp: Stamp, *incarnations: str) -> ControlRecord:
         pytest.param(of_two(STAMP, "a", "b"), None, id="nothing"),
         pytest.param(of_two(STAMP.next(), "a", "b"), (CHANGED, False), id="a command"),
         pytest.param(of_two(Stamp.first(), "c", "d"), ("Redis was emptied", True), id="emptied"),
+        pytest.param(
+            of_two(Stamp.first(), "c", "d", tag=b"2"), ("Redis was emptied", True), id="emptied, with other shards"
+        ),
         pytest.param(of_two(STAMP.next(), "c", "d"), ("Redis was emptied", True), id="every shard was emptied"),
         pytest.param(
             of_two(STAMP.next(), "a", "d"), ("1 of the 2 parts (shards) of Redis were emptied", True), id="a shard"

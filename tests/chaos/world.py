@@ -28,8 +28,8 @@ from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import Heartbeat
 from tests.chaos import brokers as kafka_brokers
-from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
-from tests.chaos.history import CaughtUp, History, Loss, Outage, now
+from tests.chaos.core import ORGANIZATIONS, Stage, key_of
+from tests.chaos.history import CaughtUp, Loss, Outage, now
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
@@ -50,7 +50,7 @@ ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
 RedisKind = Literal["address", "sentinel", "cluster"]
 
 
-class World:
+class World(Stage):
     """Starts with `start`, ends with the block. `brokers` are given if faults may affect them as well.
 
     `redis` says how the processes find Redis: at an address, which is that of a proxy; by a Sentinel that names it; or
@@ -72,7 +72,6 @@ class World:
         self.brokers = brokers
         self._real = kafka.kind != "embedded"
         self._api_redis_timeout = api_redis_timeout
-        self.history = History()
         self.directory = directory
         self._stack = ExitStack()
         self._servers = 0
@@ -81,17 +80,12 @@ class World:
         self.redis = self.new_redis() if redis == "address" else self.primaries[0]
         self.to_projector = self._stack.enter_context(faulty_proxy(self.redis.port))
         self.to_api = self._stack.enter_context(faulty_proxy(self.redis.port))
-        self.leadview = self._stack.enter_context(
-            Leadview(kafka, prefix, self.sentinel or self._cluster or self.redis, directory)
-        )
+        server = self.sentinel or self._cluster or self.redis
+        super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory)))
         self.projectors: dict[str, Child] = {}
         self.partitions = dict.fromkeys(resources.KINDS, 0)
-        self.publishing = threading.Lock()
-        """Held while something is being published."""
         self.operating = threading.Lock()
         """Held while an operator's command runs."""
-        self.bad_keys: set[str] = set()
-        """Message keys of all bad records that the topics hold."""
         self.wrong: list[str] = []
         """What faults found to be wrong."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
@@ -313,7 +307,7 @@ class World:
         return None
 
     def _is_served_by_api(self) -> bool:
-        keys = [key_text((resources.API_KEY, id_, KEY_IDS[0])) for id_ in ORGANIZATIONS]
+        keys = [key_of(id_) for id_ in ORGANIZATIONS]
         return all(
             api.is_ready() and all(api.get(LEADS + NO_LEAD, key=key).status != 503 for key in keys)
             for api in map(ApiServer, self.ports)

@@ -111,9 +111,9 @@ class Leadview:
         return self.start(command=API, log="api", api_port=port, **settings)
 
     @contextmanager
-    def api(self, workers: int = 1) -> Iterator[ApiServer]:
+    def api(self, workers: int = 1, **settings: object) -> Iterator[ApiServer]:
         """Run the API on a free port until the block ends. The block begins when it is ready."""
-        settings = self._all({"api_workers": workers})
+        settings = self._all({"api_workers": workers, **settings})
         with running_api_process(self._directory / "api.log", **settings) as (_, api):
             yield api
 

@@ -6,30 +6,32 @@ Each restart returns when the part works again, as the part and its neighbours s
 import http.client
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial as bind
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
-from devstack.ports import Place, free_port
+from devstack.ports import free_port
 from devstack.programs import API, PROJECTOR, while_running
 from devstack.redis_cluster import RedisCluster, keep_up
 from devstack.redis_server import RedisServer
 from devstack.topics import admin
-from tests.chaos.history import CaughtUp, History, now
+from tests.chaos.core import Stage
+from tests.chaos.history import CaughtUp, now
 from tests.harness import metrics_port
 from tests.harness.front import Front
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.rolling.places import NETWORK, Places
 
 BROKERS, SHARDS, PROJECTORS, APIS, FRONTS = 3, 3, 3, 2, 2
 _PARTITIONS = 6
+_FIRST_HOST = 11
+"""Each part has an address of its own on loopback: 127.0.0.11 and so on."""
 _PATIENCE_SECONDS = 3 * PATIENCE_SECONDS
 # Longer than the second between two health checks of a front: each front learns that an API is about to end.
 _DRAIN_SECONDS = 3
@@ -46,24 +48,22 @@ class _Program(NamedTuple):
     """A projector or an API: how it is started, and where it listens."""
 
     name: str
-    place: Place
+    host: str
     command: Sequence[str]
     words: Sequence[str]
     port: int
     metrics_port: int
 
 
-class Parts:
+class Parts(Stage):
     """Everything runs when the constructor returns, until `stack` ends. What the parts log is in `directory`."""
 
-    def __init__(self, stack: ExitStack, directory: Path, places: Places, redis_timeout: float) -> None:
+    def __init__(self, stack: ExitStack, directory: Path, redis_timeout: float) -> None:
         """`redis_timeout` is `LEADVIEW_API_REDIS_TIMEOUT`."""
         self._redis_timeout = redis_timeout
-        self.history = History()
-        self.publishing = threading.Lock()
-        self.bad_keys: set[str] = set()
+        hosts = (f"127.0.0.{number}" for number in count(_FIRST_HOST))
         self._brokers = stack.enter_context(
-            ApacheKafka.start(directory / "kafka", BROKERS, places=places.several(BROKERS))
+            ApacheKafka.start(directory / "kafka", BROKERS, hosts=list(islice(hosts, BROKERS)))
         )
         self._cluster = stack.enter_context(
             RedisCluster(
@@ -72,23 +72,21 @@ class Parts:
                 replicas=True,
                 appendonly=True,
                 options=("--protected-mode", "no"),
-                places=places.several(2 * SHARDS),
+                hosts=list(islice(hosts, 2 * SHARDS)),
             )
         )
         kafka = Kafka("apache", self._brokers.bootstrap_servers, self._brokers.create_topic)
-        self.leadview = stack.enter_context(Leadview(kafka, "crm.", self._cluster, directory))
+        super().__init__(stack.enter_context(Leadview(kafka, "crm.", self._cluster, directory)))
         self.leadview.topics.create(_PARTITIONS)
         self._children: dict[str, Child] = {}
-        self._projectors = [
-            _program(f"projector-{i + 1}", places.take(), PROJECTOR, ["run"]) for i in range(PROJECTORS)
-        ]
-        self._apis = [_program(f"api-{i + 1}", places.take(), API, []) for i in range(APIS)]
+        self._projectors = [_program(f"projector-{i + 1}", next(hosts), PROJECTOR, ["run"]) for i in range(PROJECTORS)]
+        self._apis = [_program(f"api-{i + 1}", next(hosts), API, []) for i in range(APIS)]
         for program in (*self._projectors, *self._apis):
             self._launch(program)
-        upstreams = [f"{api.place.host}:{api.port}" for api in self._apis]
+        upstreams = [f"{api.host}:{api.port}" for api in self._apis]
         variables = {"FRONT_HEALTH_URI": "/readyz", "FRONT_DRAIN_SECONDS": str(_DRAIN_SECONDS)}
         self.fronts = [
-            stack.enter_context(Front.running(directory / f"front-{i + 1}", upstreams, places.take(), variables))
+            stack.enter_context(Front.running(directory / f"front-{i + 1}", upstreams, next(hosts), variables))
             for i in range(FRONTS)
         ]
 
@@ -137,19 +135,18 @@ class Parts:
         self._catch_up()
 
     def _launch(self, program: _Program) -> None:
-        host = program.place.host
         self._children[program.name] = self.leadview.start(
             *program.words,
-            command=[*program.place.prefix, *program.command],
+            command=program.command,
             log=program.name,
             redis_url=self._cluster.url_of_all,
-            metrics_host=host,
+            metrics_host=program.host,
             metrics_port=program.metrics_port,
-            api_host=host,
+            api_host=program.host,
             api_port=program.port,
             api_drain_seconds=_DRAIN_SECONDS,
             api_redis_timeout=self._redis_timeout,
-            api_trusted_proxies=f"{NETWORK},127.0.0.0/8",
+            api_trusted_proxies="127.0.0.0/8",
         )
 
     def _restart(self, program: _Program) -> None:
@@ -169,7 +166,7 @@ class Parts:
     def _wait_for(self, program: _Program, port: int, path: str) -> None:
         """Wait until the program answers 200 at this path."""
         is_well = while_running(
-            self._children[program.name], lambda: metrics_port.ask(port, path, program.place.host)[0] == 200
+            self._children[program.name], lambda: metrics_port.ask(port, path, program.host)[0] == 200
         )
         self._wait(is_well, f"{program.name} answers 200 at {path}")
 
@@ -180,7 +177,7 @@ class Parts:
 
     def _descriptions(self, api: _Program) -> float:
         name = 'leadview_api_requests_total{route="openapi",status="200"}'
-        return metrics_port.metric(api.metrics_port, name, api.place.host) or 0.0
+        return metrics_port.metric(api.metrics_port, name, api.host) or 0.0
 
     def _is_replicated(self) -> bool:
         topics = admin(self._brokers.bootstrap_servers).list_topics(timeout=PATIENCE_SECONDS).topics.values()
@@ -197,8 +194,8 @@ class Parts:
         wait_until(predicate, description, _PATIENCE_SECONDS)
 
 
-def _program(name: str, place: Place, command: Sequence[str], words: Sequence[str]) -> _Program:
-    return _Program(name, place, command, words, free_port(), free_port())
+def _program(name: str, host: str, command: Sequence[str], words: Sequence[str]) -> _Program:
+    return _Program(name, host, command, words, free_port(), free_port())
 
 
 class FrontConnection(http.client.HTTPSConnection):

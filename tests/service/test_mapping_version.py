@@ -5,12 +5,13 @@ import pytest
 from devstack.ports import free_port
 from projector import mapping
 from schemas import resources
+from tests.chaos.core import key_of, writer_to
+from tests.chaos.reader import readers_of
 from tests.harness import crm, next_mapping, stored
 from tests.harness.api_server import LEADS
-from tests.harness.histories import Changes, Reader, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
-from tests.harness.waiting import assert_within, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, assert_within, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -20,18 +21,13 @@ NEXT = next_mapping.PROGRAM
 def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is expected in the end follows from the next mapping; the programs are processes of their own.
     monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, next_mapping.lead_document)
-    changes = Changes(leads=400, contacts=150)
-    leadview.publish_all(changes.initial())
+    writer = writer_to(leadview, 100, leads=400, contacts=150)
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
     leadview.publish(crm.lead(id=crm.uuid(0xFFFF)))
     old = leadview.start("run")
     leadview.wait_until_served()
     assert '"rebuild_due": false' in leadview.run("status", "--json")
-    writer = Writer(leadview, changes, rate=100)
-    writer.start()
-    with leadview.api() as api:
-        reader = Reader(api.port, changes, 1)
-        reader.start()
+    with leadview.api(api_redis_timeout=PATIENCE_SECONDS) as api, writer, readers_of(writer, api.port):
         port = free_port()
         new = leadview.start("run", command=NEXT, metrics_port=port)
         wait_until(
@@ -60,12 +56,8 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         done = leadview.run("status", command=NEXT)
         assert "rebuild due" not in done
         assert "former" in done
-        path = LEADS + changes.leads[0]
-        assert_within(
-            3, lambda: "referrer_length" in api.get(path, key=changes.key).json, "the API serves the new field"
-        )
-        reader.stop()
-    writer.stop()
+        path, key = LEADS + writer.core.leads[0], key_of(crm.ORGANIZATION)
+        assert_within(3, lambda: "referrer_length" in api.get(path, key=key).json, "the API serves the new field")
     leadview.wait_until_current()
     assert leadview.documents(2) == leadview.expected()
     stored.assert_consistent(leadview.redis, 2)

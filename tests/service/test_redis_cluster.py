@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.redis_url import Host
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.chaos.core import traffic
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, reading, running_api
-from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened
 from tests.harness.records import Records
@@ -90,16 +91,17 @@ def api_settings(cluster: RedisCluster) -> ApiSettings:
 async def test_slots_move_while_it_is_used(leadview: Leadview, cluster: RedisCluster) -> None:
     leadview.topics.create()
     leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
-    leadview.publish_all(traffic(1, 500))
+    changes = traffic()
+    leadview.publish_all(islice(changes, 500))
     projector = leadview.start("run", batch_records=200)
     await leadview.settled()
     await eventually(leadview.is_served, "it is served")
     with running_api(api_settings(cluster)) as api, reading(api, LEADS + crm.LEAD, KEY) as statuses:
-        for seed, slot in enumerate((ORGANIZATION, HOME), start=2):
+        for slot in (ORGANIZATION, HOME):
             source = cluster.owner(slot)
             with cluster.moving(slot, other_than(cluster, source)) as move:
                 move(50)  # half-way: ASK for keys that have moved, TRYAGAIN if a call needs keys of both nodes
-                leadview.publish_all(traffic(seed, 200))
+                leadview.publish_all(islice(changes, 200))
                 seen = len(statuses)
                 await eventually(lambda seen=seen: len(statuses) > seen + 3, "requests continue")  # type: ignore[misc]
             await eventually(lambda: statuses[-1] == 200, "it is served by the node that has it now")
@@ -116,14 +118,15 @@ async def test_a_primary_fails_and_its_replica_had_lost_the_tail(
     with Leadview(kafka, topic_prefix, replicated, tmp_path) as leadview:
         leadview.topics.create()
         leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
-        leadview.publish_all(traffic(1, 300))
+        changes = traffic()
+        leadview.publish_all(islice(changes, 300))
         number = replicated.primaries.index(replicated.owner(ORGANIZATION))
         leadview.start("run", batch_records=200)
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
         with running_api(api_settings(replicated)) as api, replicated.losing(number):
             leadview.publish(crm.lead(2, stage="STALE"))
-            leadview.publish_all(traffic(2, 300))
+            leadview.publish_all(islice(changes, 300))
             await leadview.settled()  # acknowledged, and covered
             assert lead(api).json["stage"] == "STALE"
             replicated.fail_over(number)

@@ -293,7 +293,9 @@ def _shard(here: Installation) -> RedisServer:
 
 @trouble("one shard is away")
 def one_shard_is_away(here: Installation) -> Iterator[None]:
-    yield from _paused(_shard(here))
+    for _ in _paused(_shard(here)):
+        yield
+        assert f"1 of its 3 shards do not answer: 127.0.0.1:{_shard(here).port}" in _status(here)["verdict"]
 
 
 @trouble("one shard was emptied, and no projector fills it")

@@ -55,24 +55,19 @@ def filled(part: bytes, size: int, opening: bytes = b"[", closing: bytes = b"]")
     return b"[" + b",".join([thousand] * whole + [last]) + b"]"
 
 
-def keyed(size: int, *values: bytes) -> bytes:
+def keyed(size: int, *values: bytes, name: Callable[[int], bytes] = b"%x".__mod__) -> bytes:
     """Returns an object of about so many bytes. No name in it comes twice; the last of the values comes again."""
     parts: list[bytes] = []
     while size > 0:
-        value = values[min(len(parts), len(values) - 1)]
-        parts.append(b'"%x":%b' % (len(parts), value))
+        parts.append(b'"%b":%b' % (name(len(parts)), values[min(len(parts), len(values) - 1)]))
         size -= len(parts[-1]) + 1
     return b"{" + b",".join(parts) + b"}"
 
 
 def named(size: int, *values: bytes) -> bytes:
     """The same with names of one character each, from all over the table: they take the longest for their size."""
-    parts: list[bytes] = []
-    while size > 0:
-        name = chr(0xE000 + len(parts) * 7919 % 0x100000).encode()  # 7919 is prime, so all of them differ
-        parts.append(b'"%b":%b' % (name, values[min(len(parts), len(values) - 1)]))
-        size -= len(parts[-1]) + 1
-    return b"{" + b",".join(parts) + b"}"
+    # 7919 is prime, so all of them differ.
+    return keyed(size, *values, name=lambda number: chr(0xE000 + number * 7919 % 0x100000).encode())
 
 
 def data_first(message: Message) -> Message:
@@ -194,13 +189,9 @@ PLAIN = crm.within(crm.lead(attribution={"a": "PLACE"}), filled(b"1", 980_000))
 
 
 def _unpacked(data: bytes) -> None:
-    for codec_data in _batches(data):
-        for piece, sizes in codec_data.records():
+    for content in whole_batches(data):
+        for piece, sizes in RecordBatch(content).records():
             assert len(piece) == len(sizes)
-
-
-def _batches(data: bytes) -> Iterator[RecordBatch]:
-    yield from map(RecordBatch, whole_batches(data))
 
 
 def _batch(content: bytes, records: int = 1) -> bytes:

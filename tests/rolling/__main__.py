@@ -21,7 +21,7 @@ from devstack.threads import Repeating
 from tests.chaos.core import Core, Writer
 from tests.chaos.history import Response
 from tests.chaos.reader import Reader, check
-from tests.rolling.parts import APIS, BROKERS, FRONTS, PROJECTORS, SHARDS, FrontConnection, Parts
+from tests.rolling.parts import APIS, BROKERS, FRONTS, SHARDS, FrontConnection, Parts
 
 _SHOWN_FAILURES = 10
 _READERS = 6
@@ -127,10 +127,10 @@ def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"redis shard {number + 1}: replica restarted", bind(installation.restart_replica, number)
         yield f"redis shard {number + 1}: primary hands over", bind(installation.hand_over, number)
         yield f"redis shard {number + 1}: former primary restarted", bind(installation.restart_replica, number)
-    for index in range(PROJECTORS):
-        yield f"projector-{index + 1} restarted", bind(installation.restart_projector, index)
+    for name in [*installation.projectors]:
+        yield f"{name} restarted", bind(installation.restart_projector, name)
     for index in range(APIS):
-        yield f"api-{index + 1} restarted", bind(installation.restart_api, index)
+        yield f"api-{index + 1} restarted", bind(installation.restart_an_api, index)
     for index in range(FRONTS):
         yield f"front-{index + 1} restarted", bind(installation.restart_front, index)
 

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
-from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.errors import Refused
@@ -29,6 +28,7 @@ from tests.harness.projection import Projection
 from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.service.conftest import new_leadview
 
 LEADS = [crm.uuid(100 + number) for number in range(20)]
 MORE = [crm.uuid(1000 + number) for number in range(60)]
@@ -190,23 +190,22 @@ def _assert_named(leadview: Leadview) -> None:
     assert more.items() <= found.items(), "every record after the cut is applied"
 
 
-def test_a_broker_that_does_not_say_it_raises_no_alarm(redis_server: RedisService, tmp_path: Path) -> None:
+def test_a_broker_that_does_not_say_it_raises_no_alarm(
+    embedded_kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
+) -> None:
     """The embedded one, which names topic ids but no epochs of leaders. The projector starts again beside it."""
-    with EmbeddedKafka.start(tmp_path / "kafka") as embedded:
-        kafka = Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
-        with Leadview(kafka, "quiet.", redis_server, tmp_path) as leadview:
-            leadview.topics.create()
-            publish_first(leadview)
-            projector = leadview.start("run")
-            leadview.wait_until_served()
-            publish_again(leadview)
-            leadview.wait_until_current()
-            projector.stop()
-            again = leadview.start("run")
-            leadview.wait_until_current()
-            wait_until(lambda: is_well(leadview), "all is well")
-            assert "created again" not in projector.log.read_text() + again.log.read_text()
-            assert leadview.documents() == leadview.expected()
+    with new_leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview:
+        publish_first(leadview)
+        projector = leadview.start("run")
+        leadview.wait_until_served()
+        publish_again(leadview)
+        leadview.wait_until_current()
+        projector.stop()
+        again = leadview.start("run")
+        leadview.wait_until_current()
+        wait_until(lambda: is_well(leadview), "all is well")
+        assert "created again" not in projector.log.read_text() + again.log.read_text()
+        assert leadview.documents() == leadview.expected()
 
 
 async def test_a_note_names_what_was_written_until_it_is_confirmed(projection: Projection) -> None:

@@ -87,6 +87,7 @@ class World(Stage):
         self.to_api = self._stack.enter_context(faulty_proxy(self.redis.port))
         server = self.sentinel or self._cluster or self.redis
         super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory, **settings)))
+        self.leadview.calls_plain_commands = False
         self.projectors: dict[str, Child] = {}
         count = projectors if self._real else 1
         self.metrics_ports = {f"projector-{number + 1}": free_port() for number in range(count)}

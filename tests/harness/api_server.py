@@ -67,7 +67,13 @@ class ApiServer(Struct, frozen=True):
     timeout: float = PATIENCE_SECONDS
 
     def get(
-        self, path: str, *, key: str | None = None, headers: Mapping[str, str] | None = None, method: str = "GET"
+        self,
+        path: str,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        data: bytes | None = None,
     ) -> Response:
         """Send one request over a connection of its own."""
         sent = dict(headers or {})
@@ -75,7 +81,7 @@ class ApiServer(Struct, frozen=True):
             sent["Authorization"] = f"Bearer {key}"
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         try:
-            connection.request(method, path, headers=sent)
+            connection.request(method, path, data, sent)
             reply = connection.getresponse()
             names = {name.lower(): value for name, value in reply.getheaders()}
             return Response(reply.status, names, reply.read())

@@ -9,7 +9,7 @@ import http.client
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import uvicorn
@@ -32,20 +32,13 @@ from projector.redis.store import Memory, Store
 from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control
+from tests.harness.api_server import ApiServer, Response
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = {"X-Leadview-Console": "page"}
-
-
-class Reply(NamedTuple):
-    """An answer of the console. `body` is its JSON; None if it is something else."""
-
-    status: int
-    headers: dict[str, str]
-    body: Any
 
 
 class Console:
@@ -56,23 +49,18 @@ class Console:
         self.url = f"http://127.0.0.1:{port}"
         self.headers = headers
 
-    def request(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+    def request(self, method: str, path: str, body: object = None, **headers: str) -> Response:
         """`headers` replace those of the page; an empty one is left out. `_` stands for `-`."""
         given = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)) as connection:
-            data = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
-            connection.request(method, path, data, {name: value for name, value in given.items() if value})
-            response = connection.getresponse()
-            text = response.read()
-            is_json = response.getheader("content-type", "").startswith("application/json")
-            fields = {name.lower(): value for name, value in response.getheaders()}
-            return Reply(response.status, fields, orjson.loads(text) if is_json else None)
+        sent = {name: value for name, value in given.items() if value}
+        data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+        return ApiServer(self.port).get(path, method=method, headers=sent, data=data)
 
     def find(self, text: str) -> list[Any]:
         """Returns the answers of the box."""
         reply = self.request("POST", "/api/find", {"text": text})
         assert reply.status == 200, reply
-        found: list[Any] = reply.body
+        found: list[Any] = reply.json
         return found
 
     @contextmanager

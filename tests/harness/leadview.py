@@ -51,7 +51,8 @@ class Leadview:
         self.use_redis(server)
         self.settings = settings
         """Those of all processes that are started from now on."""
-        self.calls_plain_commands = False
+        self.calls_plain_commands = True
+        """False where several threads run commands, or where each has to be a process of its own."""
         self._directory = directory
         self._processes = ExitStack()
         self._started = 0
@@ -87,7 +88,7 @@ class Leadview:
         self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
     ) -> Finished:
         """Run `python -m projector <words>` until it ends; in this process, if it is a plain command and no other one
-        can run meanwhile (`calls_plain_commands`). Raises subprocess.TimeoutExpired.
+        can run meanwhile. Raises subprocess.TimeoutExpired.
         """
         if self.calls_plain_commands and command is PROJECTOR and is_plain(words):
             return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)

@@ -137,7 +137,7 @@ def open_console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory, redis_s
 def test_bad_questions(open_console: Console, path: str, body: object, status: int) -> None:
     reply = open_console.request("GET" if body is None else "POST", path, body)
     assert reply.status == status
-    assert b"secret" not in orjson.dumps(reply.body)
+    assert b"secret" not in reply.body
 
 
 def test_a_preflight_is_never_allowed(open_console: Console) -> None:
@@ -172,7 +172,7 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
             def has_ended() -> bool:
                 ended[:] = [console.picture()["action"]]
                 newest = ended[0]
-                return bool(newest and newest["at"] >= reply.body["at"] and newest["state"] != "under way")
+                return bool(newest and newest["at"] >= reply.json["at"] and newest["state"] != "under way")
 
             wait_until(has_ended, f"{verb} has ended")
             return ended[0]

@@ -39,7 +39,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
     with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
-        leadview.calls_plain_commands = True
         yield leadview
 
 

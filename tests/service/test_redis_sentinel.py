@@ -46,7 +46,6 @@ async def test_a_failover_that_loses_acknowledged_writes(
     """
     key = mint(crm.ORGANIZATION)
     with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
-        leadview.calls_plain_commands = True
         leadview.topics.create()
         leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
         changes = traffic()

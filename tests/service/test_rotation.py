@@ -57,7 +57,6 @@ def test_the_password_of_redis(leadview_with_own_redis: Leadview, tmp_path: Path
     admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">secret-4")
     admin.client_kill_filter(user="crm")
     wait_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 503, "the API cannot log in")
-    leadview.calls_plain_commands = True
     assert "invalid username-password pair" in leadview.run("status", **settings)
     write(password, "secret-4")
     wait_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API logs in again")

@@ -137,7 +137,6 @@ def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path) -> None:
         for way in ("stopped", "running"):
             redis = stack.enter_context(RedisServer.start(tmp_path / way / "redis"))
             leadview = Leadview(kafka, f"{way}.", redis, tmp_path / way, kafka_session_timeout=2)
-            leadview.calls_plain_commands = True
             leadviews.append(stack.enter_context(leadview))
             leadview.topics.create(partitions=1)
             publish_first(leadview)

@@ -293,9 +293,10 @@ def _shard(here: Installation) -> RedisServer:
 
 @trouble("one shard is away")
 def one_shard_is_away(here: Installation) -> Iterator[None]:
-    for _ in _paused(_shard(here)):
+    shard = _shard(here)
+    for _ in _paused(shard):
         yield
-        assert f"1 of its 3 shards do not answer: 127.0.0.1:{_shard(here).port}" in _status(here)["verdict"]
+        assert f"1 of its 3 shards do not answer: 127.0.0.1:{shard.port}" in _status(here)["verdict"]
 
 
 @trouble("one shard was emptied, and no projector fills it")
@@ -344,9 +345,7 @@ def a_line_is_halted(here: Installation) -> Iterator[None]:
 @trouble("a line is failing")
 def a_line_is_failing(here: Installation) -> Iterator[None]:
     """A defect of the program, which the former version does not have."""
-    defect = here.folder / "defect"
-    defect.touch()
-    for _ in _all_with_another(here, DEFECTIVE, test_defect=defect):
+    for _ in _all_with_another(here, DEFECTIVE, test_defect=True):
         here.leadview.publish(*(crm.lead(300, id=crm.OTHER_LEAD) for _ in range(2)))
         yield
 

@@ -21,7 +21,6 @@ from projector.commands.validate import Lines
 from projector.console.pages import page
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
@@ -310,21 +309,17 @@ def seconds(worst: Worst, given: Any) -> float:
 
 def longest_step(record: Record) -> float:
     """Returns the time of this thread for the longest step of a record, the compression of its document included."""
-    seconds_of: list[float] = []
-    steps = in_steps(record)
-    intent: Intent | None = None
-    is_read = False
-    while not is_read:
+    longest, started = 0.0, time.thread_time()
+    for _ in _steps(record):
+        longest = max(longest, time.thread_time() - started)
         started = time.thread_time()
-        try:
-            next(steps)
-        except BadRecord:
-            is_read = True
-        except StopIteration as ended:
-            is_read, (intent, _) = True, ended.value
-        seconds_of.append(time.thread_time() - started)
-    if intent:
-        started = time.thread_time()
+    return longest
+
+
+def _steps(record: Record) -> Iterator[None]:
+    """Yields behind each step."""
+    with suppress(BadRecord):
+        intent, _ = yield from in_steps(record)
+        yield
         list(calls([compressed(intent)], ids(1, 2)))
-        seconds_of.append(time.thread_time() - started)
-    return max(seconds_of)
+    yield

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from tests.harness import crm
@@ -131,3 +132,12 @@ def test_it_stays_on_the_screen(leadview: Leadview) -> None:
 @pytest.mark.parametrize("words", [("--wrong",), ("now",)])
 def test_called_wrongly(leadview: Leadview, words: tuple[str, ...]) -> None:
     assert leadview.run("status", *words).status == 2
+
+
+def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
+    away = three_primaries.primaries[1]
+    away.pause()
+    try:
+        leadview_on_cluster.wait_for_verdict("1 of its 3 shards do not answer", f"127.0.0.1:{away.port}")
+    finally:
+        away.resume()

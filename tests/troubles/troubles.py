@@ -293,10 +293,7 @@ def _shard(here: Installation) -> RedisServer:
 
 @trouble("one shard is away")
 def one_shard_is_away(here: Installation) -> Iterator[None]:
-    shard = _shard(here)
-    for _ in _paused(shard):
-        yield
-        assert f"1 of its 3 shards do not answer: 127.0.0.1:{shard.port}" in _status(here)["verdict"]
+    yield from _paused(_shard(here))
 
 
 @trouble("one shard was emptied, and no projector fills it")

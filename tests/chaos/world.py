@@ -219,17 +219,14 @@ class World(Stage):
 
     def succeed(self, *words: str, program: Sequence[str] = PROJECTOR) -> None:
         """Run an operator's command, and again after a failure, until it succeeds. Raises TimeoutError."""
-        outputs = []
+        outputs = [""]
 
         def succeeds() -> bool:
             done = self.command(*words, program=program)
             outputs.append(done.output)
             return done.status == 0
 
-        try:
-            wait_until(succeeds, f"{words} succeeds", RECOVER_SECONDS)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}: {outputs[-1]}") from None
+        wait_until(succeeds, lambda: f"{words} succeeds: {outputs[-1]}", RECOVER_SECONDS)
 
     def accept_bad_records(self) -> None:
         """Accept those that are known. Compaction leaves so many more of them than of others that lines would halt."""

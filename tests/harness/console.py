@@ -143,10 +143,7 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
             and all(each.partition(":")[0].partition(" for ")[0] in notes for each in said["notes"])
         )
 
-    try:
-        wait_until(agrees, "the page says what `status` says")
-    except TimeoutError as error:
-        raise AssertionError(f"{verdict(page)!r}, {page.text('#problems')!r}, not {said!r}") from error
+    wait_until(agrees, lambda: f"the page says {said!r}; it says {verdict(page)!r}, {page.text('#problems')!r}")
 
 
 def find(page: Page, text: str, *words: str) -> str:

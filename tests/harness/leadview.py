@@ -199,7 +199,7 @@ class Leadview:
             last = self.call("status")
             return all(word in last.stdout.partition("\n")[0] for word in words)
 
-        wait_until(is_said, f"status says {words}; it said {last.output}")
+        wait_until(is_said, lambda: f"status says {words}; it said {last.output}")
         assert last.status == 1, last.output
         return last
 

@@ -151,7 +151,7 @@ def _bytes_of_records(random: Random, count: int, base: int) -> bytes:
             case 0:
                 content[at] = random.randrange(256)
             case 1:
-                content[at:at] = _varint(random.choice(_VARINTS))
+                content[at:at] = raw_batches.varint(random.choice(_VARINTS))
             case 2:
                 del content[at : at + random.randint(1, 9)]
             case _:
@@ -232,14 +232,6 @@ def _as_batch(random: Random, content: bytes, count: int, base: int) -> bytes:
     codec = random.choice(_CODECS)
     compressed = raw_batches.compress(codec, content)
     return batch([b""] * count, codec=codec, compressed=compressed, base=base)
-
-
-def _varint(value: int) -> bytes:
-    found, rest = bytearray(), (value << 1) ^ (value >> 63)
-    while rest & ~0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*found, rest])
 
 
 def _with_checksum(data: bytearray) -> bytes:

@@ -172,13 +172,20 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     configuration.app = partial(create_app, settings)  # without configuring logs, as a worker would
     configuration.http = edge
     uvicorn_server = uvicorn.Server(configuration)
-    thread = threading.Thread(target=uvicorn_server.run, args=([listener],))
-    thread.start()
-    try:
-        wait_until(lambda: uvicorn_server.started, "the API listens")
+    with running_uvicorn(uvicorn_server, listener):
         if ready:
             wait_until(api.is_ready, "the API is ready")
         yield api
+
+
+@contextmanager
+def running_uvicorn(uvicorn_server: uvicorn.Server, *listeners: socket.socket) -> Iterator[None]:
+    """Run a server in a thread until the block ends. The block begins when it listens."""
+    thread = threading.Thread(target=uvicorn_server.run, args=([*listeners] or None,))
+    thread.start()
+    try:
+        wait_until(lambda: uvicorn_server.started, "the server listens")
+        yield
     finally:
         uvicorn_server.should_exit = True
         thread.join()

@@ -6,10 +6,9 @@ only what samples Redis and Kafka is left out.
 
 import asyncio
 import http.client
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import uvicorn
@@ -32,7 +31,7 @@ from projector.redis.store import Memory, Store
 from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control
-from tests.harness.api_server import ApiServer, Response
+from tests.harness.api_server import ApiServer, Response, running_uvicorn
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
 from tests.harness.services import not_available
@@ -104,13 +103,7 @@ def running_console(
     console = Console(port or free_port(), headers)
     child = leadview.start("console", "--port", str(console.port), *words, command=command, log="console", **settings)
 
-    def answers() -> bool:
-        try:
-            return console.request("GET", "/").status == 200
-        except OSError:
-            return False
-
-    wait_until(while_running(child, answers), "the console answers")
+    wait_until(while_running(child, lambda: ApiServer(console.port).answers("/")), "the console answers")
     try:
         yield child, console
     finally:
@@ -178,17 +171,16 @@ REPEATS = 60
 """After so many seconds, the pictures say the same again; only times and counts of offsets have grown."""
 
 
-class FedConsole:
+class FedConsole(NamedTuple):
     """A console whose pictures come from a test. Created by `fed_console`."""
 
-    def __init__(self, url: str, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
-        self.url = url
-        self._feed = feed
-        self._loop = loop
+    url: str
+    feed: Feed
+    loop: asyncio.AbstractEventLoop
 
     def publish(self, shown: Picture) -> None:
         """Give a picture to every page that is open."""
-        self._loop.call_soon_threadsafe(self._feed.publish, shown)
+        self.loop.call_soon_threadsafe(self.feed.publish, shown)
 
 
 @contextmanager
@@ -203,17 +195,12 @@ def fed_console() -> Iterator[FedConsole]:
 
     explainer = Explainer(Store(settings), settings, ApiSettings())
     app = create_app({}, feed, explainer, None, lifespan)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False))
-    thread = threading.Thread(target=server.run, name="fed-console")
-    thread.start()
-    try:
-        wait_until(lambda: server.started, "the console serves")
-        yield FedConsole(f"http://127.0.0.1:{port}", feed, loops[0])
-    finally:
-        if loops:
+    configuration = uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
+    with running_uvicorn(uvicorn.Server(configuration)):
+        try:
+            yield FedConsole(f"http://127.0.0.1:{port}", feed, loops[0])
+        finally:
             loops[0].call_soon_threadsafe(feed.end)
-        server.should_exit = True
-        thread.join()
 
 
 def picture_of(second: int) -> Picture:

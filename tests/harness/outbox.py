@@ -2,7 +2,7 @@
 jars: one worker, controlled over its REST API.
 """
 
-import http.client
+import http
 import os
 import shutil
 import signal
@@ -18,7 +18,9 @@ import orjson
 from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
 from devstack.jars import CONNECT
 from devstack.ports import free_port
+from devstack.programs import while_running
 from devstack.waiting import wait_until
+from tests.harness.api_server import ApiServer, Response
 
 _READY_TIMEOUT_SECONDS = 180.0
 _JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
@@ -35,39 +37,29 @@ class Connect(NamedTuple):
 
     def create(self, connector: Mapping[str, Any]) -> None:
         """Create a connector as its file says it, and wait until its task runs. Raises ServerFailed, TimeoutError."""
-        code, answer = self._call("POST", "/connectors", connector)
-        if code != http.HTTPStatus.CREATED:
-            raise self.child.failure(f"refused the connector {connector['name']}: {answer}")
+        answer = self._ask("POST", "/connectors", connector)
+        if answer.status != http.HTTPStatus.CREATED:
+            raise self.child.failure(f"refused the connector {connector['name']}: {answer.body.decode()}")
         status = f"/connectors/{connector['name']}/status"
         wait_until(lambda: self._runs(status), f"the connector {connector['name']} runs", _READY_TIMEOUT_SECONDS)
 
     def answers(self) -> bool:
-        self.child.check_running()
-        try:
-            return self._call("GET", "/health")[0] == http.HTTPStatus.OK
-        except OSError:
-            return False
+        return ApiServer(self.port).answers("/health")
 
     def _runs(self, path: str) -> bool:
-        code, status = self._call("GET", path)
-        if code != http.HTTPStatus.OK:
+        answer = self._ask("GET", path)
+        if answer.status != http.HTTPStatus.OK:
             return False
-        states = [status["connector"], *status["tasks"]]
+        states = [answer.json["connector"], *answer.json["tasks"]]
         for state in states:
             if state["state"] == "FAILED":
                 raise self.child.failure(state["trace"])
         return len(states) > 1 and all(state["state"] == "RUNNING" for state in states)
 
-    def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_READY_TIMEOUT_SECONDS)
-        try:
-            connection.request(method, path, orjson.dumps(body) if body else None, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            text = response.read()
-        finally:
-            connection.close()
-        is_json = response.getheader("Content-Type", "").startswith("application/json")
-        return response.status, orjson.loads(text) if is_json else text
+    def _ask(self, method: str, path: str, body: object = None) -> Response:
+        data = orjson.dumps(body) if body else None
+        server = ApiServer(self.port, _READY_TIMEOUT_SECONDS)
+        return server.get(path, method=method, data=data, headers={"Content-Type": "application/json"})
 
 
 @contextmanager
@@ -87,7 +79,7 @@ def running_connect(directory: Path, bootstrap_servers: str) -> Iterator[Connect
     child = Child(["java", *_JVM_OPTIONS, *_LOG_OPTIONS, *main], log=directory / "connect.log")
     try:
         connect = Connect(child, port)
-        wait_until(connect.answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
+        wait_until(while_running(child, connect.answers), "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
         yield connect
     finally:
         child.kill()

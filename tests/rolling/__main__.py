@@ -1,8 +1,8 @@
 """`python -m tests.rolling`: a distributed installation on one machine, of which every part is restarted under load.
 
-The core product, the readers and the checker are those of chaos runs (`tests.chaos`): but here, nothing explains a
-request that fails. It needs Apache Kafka (Java), Redis and Caddy, and prints a line for each restart. The exit status
-is 1 if a request failed, an answer was wrong, or an acknowledged event was lost.
+The world, the core product, the readers and the checker are those of chaos runs (`tests.chaos`): but here, nothing
+explains a request that fails. It needs Apache Kafka (Java), Redis and Caddy, and prints a line for each restart. The
+exit status is 1 if a request failed, an answer was wrong, or an acknowledged event was lost.
 """
 
 import argparse

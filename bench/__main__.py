@@ -11,7 +11,6 @@ from rich.console import Console
 from bench import (
     api,
     cold_start,
-    fairness,
     fan_out,
     freshness,
     growth,
@@ -27,7 +26,7 @@ from bench import (
 from bench.benchmark import Benchmark, Lab, MeasurementFailed
 from devstack.child import ServerFailed
 
-_MODULES = (api, fairness, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, growth)
+_MODULES = (api, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, growth)
 _BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}
 _DIRECTORY = Path(__file__).parent
 _QUICK_DIRECTORY = _DIRECTORY.parent / "build" / "bench"

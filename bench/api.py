@@ -74,7 +74,6 @@ BENCHMARK = Benchmark(
     prepare=_prepare,
     targets=(
         Target(RATE.name, SATURATED, 1.1, at_least=True, against="starlette-constant"),
-        Target(RATE.name, SATURATED, 3.0, at_least=True, against="idiomatic"),
         Target(RATE.name, SATURATED, 0.95, at_least=True, against="nginx-lua"),
         Target(P99.name, SATURATED, 3 / 2.8, at_least=False, against="nginx-lua"),
         Target(P99.name, AT_A_RATE, 1.1, at_least=False, against="nginx-lua"),

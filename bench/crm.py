@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from random import Random
-from string import ascii_lowercase
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import orjson
@@ -38,16 +37,10 @@ _LEADS_OF_A_CONTACT = (1, 2, 3, 1, 5, 2, 3, 2, 1, 4)  # 24 leads on 10 contacts:
 _SEED = 7
 _SAMPLE = 2000
 _TOLERANCE = 0.1
+_BATCH = 100_000
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_WRITTEN = {
-    *("first_name", "last_name", "email", "phone", "custom_fields", "referrer", "attribution", "tags", "booking_id"),
-    "event_location",
-}
-"""The fields of leads and contacts that people write, or that come from outside, and that hold text."""
 _NEVER_REACHED = events.RateLimit(quota=10_000_000, window_seconds=10_000)
 """A limit that no benchmark reaches. Its window is long, so its counter stays in Redis, like that of a busy caller."""
-
-E = TypeVar("E", events.Lead, events.Contact)
 
 
 class Tenant(Struct):
@@ -60,18 +53,12 @@ class Tenant(Struct):
 
 
 class Crm:
-    """Creates records. `lead_bytes` is the size of a lead's document with its contact; None keeps all sizes.
+    """Creates records. `lead_bytes` is the size of a lead's document with its contact; None keeps all sizes."""
 
-    With `random_text`, all that people write, such as names and notes, is random letters of the same length.
-    """
-
-    def __init__(self, lead_bytes: int | None = None, *, random_text: bool = False) -> None:
+    def __init__(self, lead_bytes: int | None = None) -> None:
         self._random = Random(_SEED)  # noqa: S311 - it must be repeatable
         self._offset = 0
-        pairs = _pairs(lead_bytes)
-        if random_text:
-            pairs = [(_random_text(lead, self._random), _random_text(contact, self._random)) for lead, contact in pairs]
-        self._pairs = cycle(pairs)
+        self._pairs = cycle(_pairs(lead_bytes))
         self.tenants: list[Tenant] = []
 
     def organization(self) -> Iterator[Record]:
@@ -123,6 +110,11 @@ class Traffic(Crm):
     def documents(self, count: int) -> list[Record]:
         """This number of new leads and contacts, in random order."""
         return self.shuffled(list(islice(self._records, count)))
+
+    def batches(self, count: int) -> Iterator[list[Record]]:
+        """This number of new leads and contacts in batches, because all of them at once would need much memory."""
+        for start in range(0, count, _BATCH):
+            yield self.documents(min(_BATCH, count - start))
 
     def shuffled(self, records: list[Record]) -> list[Record]:
         """The same records in random order."""
@@ -257,24 +249,6 @@ def _pairs(lead_bytes: int | None) -> list[tuple[events.Lead, events.Contact]]:
     # Leads without attribution are far smaller. Both kinds occur in practice.
     pairs += [(replace(lead, attribution=None, events=[]), contact) for lead, contact in pairs]
     return [pair for pair in pairs if abs(_size(*pair) / lead_bytes - 1) < _TOLERANCE]
-
-
-def _random_text(entity: E, random: Random) -> E:
-    """Returns the entity with random letters in place of all text that people write."""
-    written = _WRITTEN & {*entity.__struct_fields__}
-    return replace(entity, **{name: _randomly(getattr(entity, name), random) for name in written})
-
-
-def _randomly(value: Any, random: Random) -> Any:
-    match value:
-        case str():
-            return "".join(random.choices(ascii_lowercase, k=len(value.encode())))
-        case dict():
-            return {name: _randomly(each, random) for name, each in value.items()}
-        case list():
-            return [_randomly(each, random) for each in value]
-        case _:
-            return value
 
 
 def _size(lead: events.Lead, contact: events.Contact) -> int:

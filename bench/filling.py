@@ -9,6 +9,7 @@ from itertools import islice
 from redis import Redis
 
 from bench.benchmark import client
+from bench.crm import Tenant
 from bench.machine import pinned
 from devstack.redis_server import RedisServer
 from projector import mapping
@@ -19,7 +20,9 @@ from projector.record import Record
 from projector.redis.apply import apply
 from projector.redis.store import Store
 from schemas import control, names
+from schemas.bodies import body
 from schemas.control import GenerationId, parse_generation
+from schemas.resources import LEAD, Resource
 from schemas.settings import Compression, ProjectorSettings
 
 _BATCH = 500
@@ -46,6 +49,19 @@ def live(connection: Redis) -> GenerationId:
     found = connection.hget(names.CONTROL, control.LIVE)
     assert isinstance(found, bytes)  # noqa: S101 - the server was filled before
     return parse_generation(found)
+
+
+def bodies(server: RedisServer, tenants: Iterable[Tenant], resource: Resource) -> Iterator[dict[bytes, bytes]]:
+    """Yields the served bodies of the leads or contacts of each tenant that has any, by their keys in Redis."""
+    with client(server) as connection:
+        generation = live(connection)
+        for tenant in tenants:
+            owner = names.organization(tenant.organization_id)
+            ids = tenant.leads if resource is LEAD else tenant.contacts
+            keys = [names.document(resource, owner, generation, record_id) for record_id in ids]
+            if keys:
+                values: list[bytes] = connection.mget(keys)
+                yield {name: body(resource, value) for name, value in zip(keys, values, strict=True)}
 
 
 def intents(records: Iterable[Record]) -> Iterator[Intent]:

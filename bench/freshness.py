@@ -81,7 +81,7 @@ def _floor(stack: ExitStack, service: Pipeline, record: Record) -> Pipeline:
     the service with the floor in place of projector and API."""
     lab, cores = service.lab, service.cores
     for resource in RESOURCES:
-        topics.create_topic(service.kafka, _FLOOR_PREFIX + resource.topic, PARTITIONS)
+        topics.create_topic(topics.admin(service.kafka), _FLOOR_PREFIX + resource.topic, PARTITIONS)
     redis, read = lab.redis(stack, cores), Topics(service.kafka, 0, _FLOOR_PREFIX)
     writing = consumers.start_peer(lab, PLAIN_SET, read, redis, cores.load, follow=True)
     stack.callback(writing.stop)

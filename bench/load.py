@@ -53,22 +53,17 @@ class Load:
             raise MeasurementFailed(f"wrk: {ended.stderr}{ended.stdout}")
         return checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
 
-    def open(self, port: int, connections: int, seconds: float, rate: float, *, first: bool = False) -> Report:
-        """Send `rate` requests a second, however fast the server is. With `first`, the process runs before all others
-        on its core. Raises MeasurementFailed.
-        """
-        return self._send(Order(port, connections, seconds, self._requests, rate, first=first))
+    def open(self, port: int, connections: int, seconds: float, rate: float) -> Report:
+        """Send `rate` requests a second, however fast the server is. Raises MeasurementFailed."""
+        return self._send(Order(port, connections, seconds, self._requests, rate))
 
     @contextmanager
-    def in_background(
-        self, port: int, connections: int, rate: float | None, *, idle: bool = False
-    ) -> Iterator[Callable[[], Report]]:
-        """Send `rate` requests a second while the block runs; None for as many as the server can answer. With `idle`,
-        the process runs only while no other one needs its core.
+    def in_background(self, port: int, connections: int, rate: float) -> Iterator[Callable[[], Report]]:
+        """Send `rate` requests a second while the block runs.
 
         Yields a function that stops them and returns the report, or raises MeasurementFailed.
         """
-        order = Order(port, connections, inf, self._requests, rate, idle=idle)
+        order = Order(port, connections, inf, self._requests, rate)
         with ordered(self._lab, order, self._cores) as sender:
             sender.pipes[1].readline()
 

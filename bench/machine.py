@@ -26,7 +26,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -35,7 +34,6 @@ from msgspec import Struct
 from bench import interpreter
 from devstack.redis_server import redis_program
 
-_PACKAGES = ("aiokafka", "hiredis", "httptools", "msgspec", "orjson", "redis", "starlette", "uvicorn", "uvloop")
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _CPUS, _MODEL = Path("/proc/cpuinfo"), re.compile(r"model name\s*: (.*)")
 _ALLOCATOR = re.compile(r"malloc=(\w+)")
@@ -94,8 +92,9 @@ def description() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages and programs that are measured, or that measure, if they are installed."""
-    by_name = {name: metadata.version(name) for name in _PACKAGES}
+    """Versions of the programs that are measured, or that measure, if they are installed. `requirements.txt` has those
+    of the packages."""
+    by_name = {}
     others = {"redis-server on PATH": Path(found)} if (found := shutil.which("redis-server")) else {}
     for name, server in {"redis-server": redis_program(), **others}.items():
         by_name[name] = f"{_version(server, '--version')} with {allocator(server)}"

@@ -6,17 +6,14 @@ from contextlib import ExitStack
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 from bench.api import ZSTD
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, Target, Values, client
 from bench.crm import Crm
-from bench.filling import fill, live
+from bench.filling import bodies, fill
 from bench.machine import Cores, allocator
 from devstack.redis_server import RedisServer, redis_program
-from schemas import names
-from schemas.bodies import body
-from schemas.resources import CONTACT, LEAD, Resource
+from schemas.resources import CONTACT, LEAD
 from schemas.settings import Compression
 
 RATIO = Metric("Redis bytes per document byte", "times")
@@ -27,26 +24,13 @@ ORGANIZATION_BYTES = Metric("Redis, organization and key", "bytes")
 _ORGANIZATIONS = 10
 _PLAIN = "plain-set"
 JEMALLOC, LIBC = "jemalloc", "libc"
-OF_700_BYTES, OF_1_KB, RANDOM_TEXT = "leads of 700 bytes", "leads of 1 KB", "leads of 1 KB of random text"
+OF_700_BYTES, OF_1_KB = "leads of 700 bytes", "leads of 1 KB"
 _CONTACTS, OWNERS = "contacts alone", "organizations alone"
 
 
-class _Kind(NamedTuple):
-    """The documents of a case. `lead_bytes` is the size of a lead; None for no leads, because no lead with a contact is
-    as small as 400 bytes, but contacts are.
-    """
-
-    lead_bytes: int | None
-    random_text: bool = False
-
-
-_KINDS = {
-    OF_700_BYTES: _Kind(700),
-    OF_1_KB: _Kind(1000),
-    RANDOM_TEXT: _Kind(1000, random_text=True),
-    _CONTACTS: _Kind(None),
-}
-_COMPRESSED = (OF_700_BYTES, OF_1_KB, RANDOM_TEXT)
+_LEAD_SIZES = {OF_700_BYTES: 700, OF_1_KB: 1000, _CONTACTS: None}
+"""The bytes of a lead in each case. None for no leads, because no lead with a contact is as small as 400 bytes, but
+contacts are."""
 
 
 def case(kind: str, allocator: str) -> str:
@@ -60,7 +44,7 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
     @cache
     def filled(kind: str, allocator: str, compression: Compression) -> tuple[Crm, RedisServer]:
         server = lab.redis(stack, Cores(), program=programs[allocator])
-        return _fill(server, _KINDS[kind], count, compression), server
+        return _fill(server, _LEAD_SIZES[kind], count, compression), server
 
     def measure(subject: str, case: str) -> Values:
         kind, _, allocator = case.rpartition(", ")
@@ -69,7 +53,7 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         if kind == OWNERS:
             return _of_organizations(lab, programs[allocator], count) if subject == LEADVIEW else {}
         if subject == ZSTD.name:
-            return _values(*filled(kind, allocator, "zstd")) if kind in _COMPRESSED else {}
+            return _values(*filled(kind, allocator, "zstd")) if kind != _CONTACTS else {}
         crm, server = filled(kind, allocator, "none")
         if subject == LEADVIEW:
             return _values(crm, server)
@@ -91,10 +75,10 @@ def _programs(lab: Lab) -> Mapping[str, Path]:
     return found
 
 
-def _fill(server: RedisServer, kind: _Kind, count: int, compression: Compression) -> Crm:
+def _fill(server: RedisServer, lead_bytes: int | None, count: int, compression: Compression) -> Crm:
     """Fill a server with this number of documents. Returns the core product that knows them."""
-    crm = Crm(kind.lead_bytes, random_text=kind.random_text)
-    if kind.lead_bytes is not None:
+    crm = Crm(lead_bytes)
+    if lead_bytes is not None:
         fill(server, crm.records(_ORGANIZATIONS, count), compression)
         return crm
     fill(server, (record for record in crm.records(_ORGANIZATIONS, 2 * count) if record.kind is not LEAD))
@@ -120,8 +104,8 @@ def _used(server: RedisServer) -> float:
 def _values(crm: Crm, leadview: RedisServer, measured: RedisServer | None = None) -> Values:
     """What a server needs (by default Leadview's) for the documents that Leadview's has."""
     pairs = sum(len(tenant.contacts) for tenant in crm.tenants)
-    leads = _bytes(_bodies(leadview, crm, LEAD))
-    contacts = _bytes(_bodies(leadview, crm, CONTACT))
+    leads = _bytes(bodies(leadview, crm.tenants, LEAD))
+    contacts = _bytes(bodies(leadview, crm.tenants, CONTACT))
     used = _used(measured or leadview)
     return {
         RATIO.name: used / (leads + contacts),
@@ -134,25 +118,12 @@ def _values(crm: Crm, leadview: RedisServer, measured: RedisServer | None = None
 def _copy_bodies(leadview: RedisServer, plain: RedisServer, crm: Crm) -> None:
     with client(plain) as connection:
         for resource in (LEAD, CONTACT):
-            for bodies in _bodies(leadview, crm, resource):
-                connection.mset(bodies)
+            for some in bodies(leadview, crm.tenants, resource):
+                connection.mset(some)
 
 
-def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[dict[bytes, bytes]]:
-    """Yields the served bodies of the leads or contacts of each organization that has any, by their keys in Redis."""
-    with client(server) as connection:
-        generation = live(connection)
-        for tenant in crm.tenants:
-            owner = names.organization(tenant.organization_id)
-            ids = tenant.leads if resource is LEAD else tenant.contacts
-            keys = [names.document(resource, owner, generation, record_id) for record_id in ids]
-            if keys:
-                values: list[bytes] = connection.mget(keys)
-                yield {name: body(resource, value) for name, value in zip(keys, values, strict=True)}
-
-
-def _bytes(bodies: Iterator[dict[bytes, bytes]]) -> int:
-    return sum(len(each) for of_organization in bodies for each in of_organization.values())
+def _bytes(documents: Iterator[dict[bytes, bytes]]) -> int:
+    return sum(len(each) for of_organization in documents for each in of_organization.values())
 
 
 BENCHMARK = Benchmark(
@@ -161,9 +132,8 @@ BENCHMARK = Benchmark(
         "Memory of Redis for 100,000 leads and contacts, one contact each, including all keys and indexes, divided by "
         "the bytes of the documents as they are served; and that for 100,000 organizations with one API key and no "
         "documents. Contacts have 390 bytes: these alone are the case of small documents. The dictionary for the "
-        "compression was trained with the same kind of sample data. With random text, names, addresses, notes, tags "
-        "and phone numbers are random letters. The allocator of Redis decides how much of its memory is rounding: "
-        "servers usually have jemalloc."
+        "compression was trained with the same kind of sample data. The allocator of Redis decides how much of its "
+        "memory is rounding: servers usually have jemalloc."
     ),
     metrics=(RATIO, REDIS_BYTES, _LEAD_BYTES, _CONTACT_BYTES, ORGANIZATION_BYTES),
     subjects=(
@@ -171,7 +141,7 @@ BENCHMARK = Benchmark(
         ZSTD,
         Subject(_PLAIN, "limit", "the documents alone, one SET for each, with the same keys"),
     ),
-    cases=tuple(case(kind, allocator) for kind, allocator in product((*_KINDS, OWNERS), (JEMALLOC, LIBC))),
+    cases=tuple(case(kind, allocator) for kind, allocator in product((*_LEAD_SIZES, OWNERS), (JEMALLOC, LIBC))),
     prepare=_prepare,
     targets=(
         Target(RATIO.name, case(OF_700_BYTES, LIBC), 1.45, at_least=False),

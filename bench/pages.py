@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench import api, consumers, memory, projector, rebuild
 from bench.benchmark import LEADVIEW
-from bench.memory import JEMALLOC, OF_1_KB, OF_700_BYTES, RANDOM_TEXT
+from bench.memory import JEMALLOC, OF_1_KB, OF_700_BYTES
 from bench.outcome import Outcome, Results, Verdict, read
 
 ROOT = Path(__file__).parents[1]
@@ -36,8 +36,6 @@ _HEADLINES = (
     ("100,000 records waited: the projector has caught up after", "rebuild", "while catching up", "time"),
     ("Latency of reads meanwhile, p99", "rebuild", "while catching up", "p99"),
     ("Empty Redis: 1,000,000 records are served after", "cold-start", "empty Redis", "all is served after"),
-    ("Redis with them restarts: it loads for", "cold-start", "Redis restarts", "Redis loads for"),
-    ("The API then serves after", "cold-start", "Redis restarts", "first 200 after that"),
     ("A contact with 50,000 leads changes: all show it after", "fan-out", "the contact changes", "until all are right"),
     *(
         (
@@ -70,7 +68,6 @@ _COMPRESSION = (
         )
         for what, kind in (
             ("leads of 1 KB", OF_1_KB),
-            ("leads of 1 KB, random text", RANDOM_TEXT),
             ("leads of 700 bytes", OF_700_BYTES),
         )
     ),

@@ -17,7 +17,7 @@ from devstack.waiting import wait_until
 RATE = Metric("rate", "records/s")
 _TIME = Metric("time", "s")
 BEFORE, REBUILDING, CATCHING_UP = "before", "during the rebuild", "while catching up"
-_RECORDS, _QUICK_RECORDS, _BATCH = 1_000_000, 10_000, 100_000
+_RECORDS, _QUICK_RECORDS = 1_000_000, 10_000
 _BACKLOG, _QUICK_BACKLOG = 100_000, 10_000
 _REQUESTS_A_SECOND = 500.0
 _CONNECTIONS = 64
@@ -35,9 +35,9 @@ class _Service:
     def __init__(self, lab: Lab, stack: ExitStack) -> None:
         self._lab = lab
         crm, self._count = Traffic(), _QUICK_RECORDS if lab.quick else _RECORDS
-        first = crm.documents(min(_BATCH, self._count))
-        more = (crm.documents(_BATCH) for _ in range(_BATCH, self._count, _BATCH))
-        self._service = pipeline.start(lab, stack, service_cores(), crm.tenants, chain([crm.access, first], more))
+        batches = crm.batches(self._count)
+        first = next(batches)
+        self._service = pipeline.start(lab, stack, service_cores(), crm.tenants, chain([crm.access, first], batches))
         self._backlog = Changes(crm.tenants, first)
         self._load = self._service.load(lead_requests(crm.tenants))
         self._load.open(self._service.api.port, _CONNECTIONS, lab.seconds(5.0), _REQUESTS_A_SECOND)  # as a warm-up

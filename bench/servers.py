@@ -11,14 +11,13 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import orjson
 import psutil
 from msgspec import Struct
 
 from api.redis.serving import SCRIPT
 from bench.benchmark import LEADVIEW, Lab, Subject, client
 from bench.crm import Crm, Tenant, lead_requests
-from bench.filling import fill, live
+from bench.filling import bodies, fill, live
 from bench.load import Load
 from bench.machine import Cores, pinned, worker_cores
 from devstack.child import Child, ServerFailed
@@ -27,14 +26,13 @@ from devstack.programs import API, ROOT, Program, ask, environment, while_runnin
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Record
-from schemas import layouts, names, resources
-from schemas.api_keys import key_hash
+from schemas import names
+from schemas.resources import LEAD
 from schemas.settings import Compression
 
 PEERS = (
     Subject("asgi-constant", "limit", "bare ASGI, returns a constant of the same size; same uvicorn settings"),
     Subject("starlette-constant", "limit", "a Starlette route, returns that constant; same uvicorn settings"),
-    Subject("idiomatic", "peer", "Starlette and redis-py, three calls a request: what most teams would write"),
     Subject("nginx-lua", "peer", "nginx with Lua: the same script call, checks and headers"),
 )
 _WARM_UP_SECONDS = 1.0
@@ -53,14 +51,16 @@ class Server(Struct, frozen=True):
         parent = psutil.Process(self.child.pid)
         return cpu_seconds([parent, *parent.children(recursive=True)])
 
+    def serves(self, request: bytes) -> bool:
+        """Send this whole GET request. Returns whether the response is 200."""
+        first, *lines = request.decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines if line)
+        return ask("127.0.0.1", self.port, first.split(" ")[1], headers=headers).status == 200
+
     def wait_until_ready(self, request: bytes) -> None:
         """Wait until it responds to this request with 200. Raises ServerFailed, TimeoutError."""
-        path, headers = words(request)
-
-        def answers() -> bool:
-            return ask("127.0.0.1", self.port, path, headers=headers).status == 200
-
-        wait_until(while_running(self.child, answers), f"the server on port {self.port} answers")
+        ready = while_running(self.child, partial(self.serves, request))
+        wait_until(ready, f"the server on port {self.port} answers")
 
 
 class Stage(Struct):
@@ -108,14 +108,13 @@ def stage(
 
 def add_peers(stage: Stage) -> None:
     """Start all peers and limits on the stage. The lab notes which ones cannot run on this machine."""
-    lab, redis = stage.lab, stage.redis
-    constant = lab.directory / "constant.json"
-    constant.write_bytes(_copy_for_idiomatic(redis, stage.tenants))
+    lab, constant = stage.lab, stage.lab.directory / "constant.json"
+    documents = [body for some in bodies(stage.redis, stage.tenants, LEAD) for body in some.values()]
+    constant.write_bytes(sorted(documents, key=len)[len(documents) // 2])
     request = lead_requests(stage.tenants, 1)[0]
     start = partial(peer, lab, stage.stack, stage.cores)
     for name in ("asgi-constant", "starlette-constant"):
         stage.add(name, start("limits", name, constant), request)
-    stage.add("idiomatic", start("idiomatic", redis.port), request)
     if nginx := _nginx(stage):
         stage.add("nginx-lua", nginx, request)
 
@@ -135,12 +134,6 @@ def peer(lab: Lab, stack: ExitStack, cores: Cores, module: str, *arguments: obje
     port = free_port()
     command = [sys.executable, "-m", f"bench.peers.{module}", str(port), *map(str, arguments)]
     return _start(lab, stack, cores, port, command)
-
-
-def words(request: bytes) -> tuple[str, dict[str, str]]:
-    """Returns the path and the headers of a whole GET request."""
-    first, *lines = request.decode().split("\r\n")
-    return first.split(" ")[1], dict(line.split(": ", 1) for line in lines if line)
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
@@ -197,20 +190,3 @@ def _nginx_modules(program: str) -> Path:
     shown = subprocess.run([program, "-V"], capture_output=True, text=True, check=False).stderr
     match = re.search(r"--modules-path=(\S+)", shown)
     return Path(match[1] if match else "/usr/lib/nginx/modules")
-
-
-def _copy_for_idiomatic(redis: RedisServer, tenants: list[Tenant]) -> bytes:
-    """Copy the documents to where the idiomatic peer reads them. Returns the one of median size."""
-    bodies: list[bytes] = []
-    with client(redis) as connection:
-        generation = live(connection)
-        for tenant in tenants:
-            own = tenant.organization_id
-            caller = {"organization_id": own, "key_id": own[:8], "api_access": True, "quota": 10**9, "window": 10}
-            connection.set(f"idiomatic:key:{key_hash(tenant.key)}", orjson.dumps(caller))
-            for lead_id in tenant.leads:
-                value = connection.get(names.document(resources.LEAD, names.organization(own), generation, lead_id))
-                assert isinstance(value, bytes)  # noqa: S101 - it was just written
-                bodies.append(value[layouts.LEAD_BODY :])
-                connection.set(f"idiomatic:{own}:leads:{lead_id}", bodies[-1])
-    return sorted(bodies, key=len)[len(bodies) // 2]

@@ -80,14 +80,12 @@ class ApacheKafka:
         *,
         login: Login | None = None,
         acls: bool = False,
-        auto_create: bool = False,
         hosts: Sequence[str] = (),
         racks: Sequence[str] = (),
         java_options: Sequence[str] = (),
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
-        `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
         `hosts` has one for each node; if it is empty, all are on loopback.
         `racks` has one for each node, too: then clients may fetch from the replica in their own rack.
         With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
@@ -101,7 +99,7 @@ class ApacheKafka:
                 zip(hosts or [LOOPBACK] * nodes, racks or [""] * nodes, strict=True), start=1
             )
         ]
-        _format(plan, jars, login, acls=acls, auto_create=auto_create)
+        _format(plan, jars, login, acls=acls)
         cluster = cls(plan, jars, [*java_options, *(login.java_options if login else ())])
         try:
             for index in range(nodes):
@@ -120,10 +118,6 @@ class ApacheKafka:
         """The addresses on which clients have to sign in."""
         return ",".join(f"{node.host}:{node.sasl_port}" for node in self._nodes)
 
-    @property
-    def pids(self) -> list[int]:
-        return [child.pid for child in self._children]
-
     def check_running(self) -> None:
         """Raises ServerFailed if a node has ended."""
         for child in self._children:
@@ -132,7 +126,9 @@ class ApacheKafka:
     def create_topic(self, name: str, partitions: int = 4, *, compacted: bool = True) -> None:
         """Create the topic, with a replica on each of up to three nodes. An existing topic is not changed."""
         replicas = min(_REPLICAS, len(self._nodes))
-        topics.create_topic(self.bootstrap_servers, name, partitions, replicas=replicas, compacted=compacted)
+        topics.create_topic(
+            topics.admin(self.bootstrap_servers), name, partitions, replicas=replicas, compacted=compacted
+        )
 
     def stop(self) -> None:
         """Kill every node. The storage must not be used afterwards."""
@@ -190,12 +186,12 @@ def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] =
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, *options, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool, auto_create: bool) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.properties.write_text(_properties(node, nodes, login, acls=acls, auto_create=auto_create))
+        node.properties.write_text(_properties(node, nodes, login, acls=acls))
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
@@ -204,7 +200,7 @@ def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bo
             raise formatter.failure("could not format the storage")
 
 
-def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool, auto_create: bool) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@{other.host}:{other.controller_port}" for other in nodes)
     broker = f"BROKER://{_address(node)}" + (f",LOGIN://{node.host}:{node.sasl_port}" if login else "")
@@ -223,7 +219,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": node.directory / "data",
-            "auto.create.topics.enable": str(auto_create).lower(),
+            "auto.create.topics.enable": "false",
             "auto.leader.rebalance.enable": "false",  # leaders move when a broker ends, and if somebody asks for it
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 1_000,

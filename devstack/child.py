@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -13,7 +13,11 @@ STOP_TIMEOUT_SECONDS = 60.0
 _LOG_TAIL_BYTES = 4_000
 
 
-class ServerFailed(RuntimeError):
+class StackFailed(Exception):
+    """Leadview could not be started, or a part of it failed. The message says what happened and what to do."""
+
+
+class ServerFailed(StackFailed):
     """A server ended by itself or did not become ready. The message contains the end of its log."""
 
 
@@ -108,7 +112,7 @@ class Child:
     def failure(self, what: str) -> ServerFailed:
         """Returns an error to raise. Its message contains the end of the log."""
         tail = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        return ServerFailed(f"{self._process.args!r} {what}\n{tail}")
+        return ServerFailed(f"`{self.log.stem}` {what}. The end of its log:\n\n{tail}")
 
     def __enter__(self) -> Self:
         return self
@@ -125,20 +129,3 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-_LINES = 15
-
-
-class StackFailed(Exception):
-    """Leadview could not be started, or a part of it failed. The message says what happened and what to do."""
-
-
-def with_logs(message: str, logs: Iterable[Path]) -> StackFailed:
-    """Returns an error whose message contains the last lines of these logs."""
-    return StackFailed("\n\n".join([message, *(_tail(log) for log in logs)]))
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-_LINES:] if log.exists() else []
-    return "\n".join([f"The last lines of {log.name}:", *(f"  {line}" for line in lines or ["(none)"])])

@@ -130,8 +130,8 @@ def _requested(random: Random, place: Place, kind: str, now: datetime) -> events
     )
 
 
-# A name as it is written, and in Latin letters (None if only accents differ).
-_Name = tuple[str, str | None]
+_Name = tuple[str, str]
+"""A name as it is written, and in Latin letters."""
 
 
 class Person(NamedTuple):
@@ -141,47 +141,44 @@ class Person(NamedTuple):
     phone: str | None
 
 
-def _plain(names: str) -> list[_Name]:
-    return [(name, None) for name in names.split(", ")]
-
-
-def _pairs(names: str) -> list[_Name]:
-    return [(native, latin) for native, latin in (name.split("/") for name in names.split(", "))]
+def _names(names: str) -> list[_Name]:
+    """Reads `José, さくら/sakura`. Where only accents differ, there is no second form."""
+    return [(native, latin or native) for native, _, latin in (name.partition("/") for name in names.split(", "))]
 
 
 _PLACES: list[tuple[list[_Name], list[_Name]]] = [
-    (_plain("Amelia, Oliver, Siobhán, Rhys, Zoë"), _plain("Whitfield, O’Connor, Llewellyn, MacLeod, Smith-Jones")),  # noqa: RUF001 - so it is written
-    (_plain("Madison, Tyrone, Caitlin, DeShawn, Joe"), _plain("Washington, Kowalski, Begay, Nguyen, St. James")),
-    (_plain("Jürgen, Anneliese, Björn, Käthe, Lukas"), _plain("Müller, von der Heyde, Weiß, Schröder, Özdemir")),
-    (_plain("Chloé, François, Maëlys, Théo, Anaïs"), _plain("Lefèvre, d’Aubigné, Benoît, Dupont, N’Diaye")),  # noqa: RUF001 - so it is written
-    (_plain("María José, Íñigo, Begoña, Andrés, Lucía"), _plain("García Márquez, Núñez, Ibáñez, Peña, Ortiz")),
-    (_plain("João, Conceição, Thaís, Caetano, Inês"), _plain("Gonçalves, da Silva, Magalhães, Araújo, Simões")),
-    (_plain("Søren, Åsa, Jørgen, Ingrid, Þórdís"), _plain("Østergård, Ångström, Sæther, Björnsdóttir, Lund")),
-    (_plain("Łukasz, Małgorzata, Zdeněk, Žofie, Stanisław"), _plain("Wójcik, Dvořák, Świątek, Nováková, Żak")),
-    (_plain("Chiamaka, Oluwaseun, Kwabena, Naledi, Tendai"), _plain("Okonkwo, Adébáyò, Mensah, Dlamini, Moyo")),
-    (_plain("Nguyễn, Thị Hương, Đức, Quỳnh Anh, Minh"), _plain("Trần, Phạm, Đặng, Hoàng, Vũ")),
-    (_plain("Kealoha, Tāne, Siaosi, Moana, Hōkū"), _plain("Kāneʻālai, Tūhoe, Fifita, Leilua, Ngata")),  # noqa: RUF001 - so it is written
-    (_plain("Priya, Arjun, Lakshmi, Imran, Suresh"), _plain("Iyer, Chatterjee, Krishnamurthy, Patel, Khan")),
+    (_names("Amelia, Oliver, Siobhán, Rhys, Zoë"), _names("Whitfield, O’Connor, Llewellyn, MacLeod, Smith-Jones")),  # noqa: RUF001 - so it is written
+    (_names("Madison, Tyrone, Caitlin, DeShawn, Joe"), _names("Washington, Kowalski, Begay, Nguyen, St. James")),
+    (_names("Jürgen, Anneliese, Björn, Käthe, Lukas"), _names("Müller, von der Heyde, Weiß, Schröder, Özdemir")),
+    (_names("Chloé, François, Maëlys, Théo, Anaïs"), _names("Lefèvre, d’Aubigné, Benoît, Dupont, N’Diaye")),  # noqa: RUF001 - so it is written
+    (_names("María José, Íñigo, Begoña, Andrés, Lucía"), _names("García Márquez, Núñez, Ibáñez, Peña, Ortiz")),
+    (_names("João, Conceição, Thaís, Caetano, Inês"), _names("Gonçalves, da Silva, Magalhães, Araújo, Simões")),
+    (_names("Søren, Åsa, Jørgen, Ingrid, Þórdís"), _names("Østergård, Ångström, Sæther, Björnsdóttir, Lund")),
+    (_names("Łukasz, Małgorzata, Zdeněk, Žofie, Stanisław"), _names("Wójcik, Dvořák, Świątek, Nováková, Żak")),
+    (_names("Chiamaka, Oluwaseun, Kwabena, Naledi, Tendai"), _names("Okonkwo, Adébáyò, Mensah, Dlamini, Moyo")),
+    (_names("Nguyễn, Thị Hương, Đức, Quỳnh Anh, Minh"), _names("Trần, Phạm, Đặng, Hoàng, Vũ")),
+    (_names("Kealoha, Tāne, Siaosi, Moana, Hōkū"), _names("Kāneʻālai, Tūhoe, Fifita, Leilua, Ngata")),  # noqa: RUF001 - so it is written
+    (_names("Priya, Arjun, Lakshmi, Imran, Suresh"), _names("Iyer, Chatterjee, Krishnamurthy, Patel, Khan")),
     (
-        _pairs("Дмитро/dmytro, Олена/olena, Наталія/nataliia, Іван/ivan"),
-        _pairs("Шевченко/shevchenko, Ковальчук/kovalchuk, Гриценко/hrytsenko"),
+        _names("Дмитро/dmytro, Олена/olena, Наталія/nataliia, Іван/ivan"),
+        _names("Шевченко/shevchenko, Ковальчук/kovalchuk, Гриценко/hrytsenko"),
     ),
     (
-        _pairs("Ελένη/eleni, Γιώργος/giorgos, Αικατερίνη/aikaterini"),
-        _pairs("Παπαδοπούλου/papadopoulou, Καραγιάννης/karagiannis"),
+        _names("Ελένη/eleni, Γιώργος/giorgos, Αικατερίνη/aikaterini"),
+        _names("Παπαδοπούλου/papadopoulou, Καραγιάννης/karagiannis"),
     ),
     (
-        _pairs("محمد/mohammed, فاطمة/fatima, ليلى/layla, يوسف/youssef"),
-        _pairs("الحسيني/alhusseini, بن علي/benali, خوري/khoury"),
+        _names("محمد/mohammed, فاطمة/fatima, ليلى/layla, يوسف/youssef"),
+        _names("الحسيني/alhusseini, بن علي/benali, خوري/khoury"),
     ),
-    (_pairs("נועה/noa, איתן/eitan, תמר/tamar"), _pairs("כהן/cohen, בן-דוד/bendavid, מזרחי/mizrahi")),
-    (_pairs("美咲/misaki, 陽翔/haruto, 結衣/yui, さくら/sakura"), _pairs("佐藤/sato, 髙橋/takahashi, 渡邉/watanabe")),
-    (_pairs("秀英/xiuying, 伟/wei, 子涵/zihan"), _pairs("王/wang, 欧阳/ouyang, 李/li, 𠮷田/yoshida")),
-    (_pairs("서연/seoyeon, 민준/minjun, 하은/haeun"), _pairs("김/kim, 박/park, 최/choi")),
-    (_pairs("अनन्या/ananya, राहुल/rahul, दीपिका/deepika"), _pairs("शर्मा/sharma, त्रिवेदी/trivedi, चौहान/chauhan")),
-    (_pairs("ธนพร/thanaporn, สมชาย/somchai"), _pairs("ศรีสุวรรณ/srisuwan, วงศ์ไทย/wongthai")),
-    (_pairs("ნინო/nino, გიორგი/giorgi, თამარ/tamar"), _pairs("ბერიძე/beridze, კაპანაძე/kapanadze")),
-    (_pairs("ሰላም/selam, ዮሐንስ/yohannes"), _pairs("ተስፋዬ/tesfaye, ገብረመድህን/gebremedhin")),
+    (_names("נועה/noa, איתן/eitan, תמר/tamar"), _names("כהן/cohen, בן-דוד/bendavid, מזרחי/mizrahi")),
+    (_names("美咲/misaki, 陽翔/haruto, 結衣/yui, さくら/sakura"), _names("佐藤/sato, 髙橋/takahashi, 渡邉/watanabe")),
+    (_names("秀英/xiuying, 伟/wei, 子涵/zihan"), _names("王/wang, 欧阳/ouyang, 李/li, 𠮷田/yoshida")),
+    (_names("서연/seoyeon, 민준/minjun, 하은/haeun"), _names("김/kim, 박/park, 최/choi")),
+    (_names("अनन्या/ananya, राहुल/rahul, दीपिका/deepika"), _names("शर्मा/sharma, त्रिवेदी/trivedi, चौहान/chauhan")),
+    (_names("ธนพร/thanaporn, สมชาย/somchai"), _names("ศรีสุวรรณ/srisuwan, วงศ์ไทย/wongthai")),
+    (_names("ნინო/nino, გიორგი/giorgi, თამარ/tamar"), _names("ბერიძე/beridze, კაპანაძე/kapanadze")),
+    (_names("ሰላም/selam, ዮሐንስ/yohannes"), _names("ተስፋዬ/tesfaye, ገብረመድህን/gebremedhin")),
 ]
 
 _DOMAINS = ("example.com", "example.org", "example.net")
@@ -219,6 +216,5 @@ def _email(random: Random, first: _Name, last: _Name) -> str:
 
 
 def _latin(name: _Name) -> str:
-    written, latin = name
-    plain = unicodedata.normalize("NFKD", (latin or written).lower().translate(_LETTERS))
+    plain = unicodedata.normalize("NFKD", name[1].lower().translate(_LETTERS))
     return "".join(letter for letter in plain if letter.isascii() and letter.isalnum())

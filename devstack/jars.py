@@ -12,12 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from devstack.child import StackFailed
+
 _HERE = Path(__file__).parent
 _FETCH_TIMEOUT_SECONDS = 300
 _JAVA_TIMEOUT_SECONDS = 30
 
 
-class JarsMissing(RuntimeError):
+class JarsMissing(StackFailed):
     """Java is missing, or the jars are missing and cannot be fetched."""
 
 

@@ -19,7 +19,6 @@ from threading import Event
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from devstack import interrupt
 from devstack.child import StackFailed
@@ -28,6 +27,7 @@ from devstack.interrupt import ended_by_signals
 from devstack.sample import Crm, Message, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox, unsteady
 from devstack.threads import in_thread
+from devstack.topics import create_topic
 from schemas.resources import BY_TOPIC
 from schemas.settings import ProjectorSettings, SettingsError, load
 
@@ -73,14 +73,11 @@ def create_missing_topics(settings: ProjectorSettings) -> None:
     client = AdminClient(connection(settings))
     try:
         existing = client.list_topics(timeout=_REACH_SECONDS).topics
-        missing = [settings.topic_prefix + topic for topic in BY_TOPIC if settings.topic_prefix + topic not in existing]
-        new = [NewTopic(name, PARTITIONS, config={"cleanup.policy": "compact"}) for name in missing]
-        for created in client.create_topics(new).values() if new else ():
-            created.result(_FLUSH_SECONDS)
+        for name in {settings.topic_prefix + topic for topic in BY_TOPIC} - existing.keys():
+            create_topic(client, name, PARTITIONS)
     except KafkaException as exception:
-        reason = exception.args[0]
-        if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # in that case, another process created it first
-            raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} failed: {reason.str()}") from exception
+        reason = exception.args[0].str()
+        raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} failed: {reason}") from exception
 
 
 class Publisher:

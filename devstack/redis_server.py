@@ -16,7 +16,7 @@ from redis import Redis, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from devstack.child import Child
+from devstack.child import Child, StackFailed
 from devstack.ports import LOOPBACK, free_port
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 
@@ -25,7 +25,7 @@ NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions
 """What a client raises while a server is away, starts, or changes its role."""
 
 
-class RedisServerMissing(RuntimeError):
+class RedisServerMissing(StackFailed):
     """There is no redis-server program on this machine."""
 
 

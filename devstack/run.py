@@ -135,7 +135,7 @@ def run(started: float) -> int:
         except SettingsError as error:
             print(error, file=sys.stderr)
             return 2
-        except StackFailed as error:
+        except (StackFailed, TimeoutError) as error:
             print(f"\n{error}", file=sys.stderr)
             if any(scratch.path.rglob("*.log")):
                 scratch.keep()

@@ -1,6 +1,5 @@
 """Starts and ends Redis, Kafka, the projector and the API together."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -9,17 +8,16 @@ from typing import Self
 
 from devstack import interrupt
 from devstack.apache_kafka import ApacheKafka
-from devstack.child import ServerFailed, StackFailed, with_logs
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.jars import JarsMissing
 from devstack.live_view import read
 from devstack.ports import free_port
 from devstack.programs import API, PROJECTOR, Program, Reply, ask
 from devstack.publish import PARTITIONS, Publisher, create_missing_topics
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from devstack.sample import Crm
 from devstack.sandbox import unsteady
 from devstack.threads import in_thread
+from devstack.waiting import wait_until
 from leadview.metrics_port import url
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
@@ -28,8 +26,7 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 _SERVERS = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
 _CONSOLE = "console"
 _STOP_SECONDS = 8.0
-_POLL_SECONDS = 0.05
-_ASK_AGAIN_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class Stack:
@@ -76,43 +73,39 @@ class Stack:
         return console | {name: str(shown[setting]) for name, setting in _SERVERS.items()} | metrics
 
     def start(self, rate: float, *, apache_kafka: bool, unsteady_organization: str | None = None) -> None:
-        """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed.
+        """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed, TimeoutError.
 
         Requests of `unsteady_organization` meet 503 now and then.
         """
-        try:
-            self._start_redis()
-            self._run("api", API)  # it needs no Kafka, so both start at the same time
-            self._start_kafka(apache_kafka)
-            self._run("projector", PROJECTOR, "run")
-            self._publish(rate)
-            if unsteady_organization:
-                self._exits.enter_context(unsteady(self._projector, unsteady_organization))
-            self._run_console()
-        except (ServerFailed, RedisServerMissing, JarsMissing, TimeoutError) as error:
-            raise StackFailed(str(error)) from error
+        self._start_redis()
+        self._run("api", API)  # it needs no Kafka, so both start at the same time
+        self._start_kafka(apache_kafka)
+        self._run("projector", PROJECTOR, "run")
+        self._publish(rate)
+        if unsteady_organization:
+            self._exits.enter_context(unsteady(self._projector, unsteady_organization))
+        self._run_console()
 
     def wait_until_readable(self, seconds: float) -> str:
-        """Wait until the API returns a lead and a contact. Returns the ETag of the contact. Raises StackFailed."""
+        """Wait until the API returns a lead and a contact, at most for so long each. Returns the ETag of the contact.
+        Raises StackFailed, TimeoutError.
+        """
         tenant = self._crm.tenants[0]
-        deadline = time.monotonic() + seconds
-        self._wait_for_projector(deadline)
+        contact = f"/api/v1/ext/contacts/{tenant.contact_id}"
+        # So that the API gets no requests that fail.
+        self._wait_until(self._has_applied_all, "the projector has applied the sample data", seconds)
         # Until the first generation is declared live, an API that started with an empty Redis may serve a part of it.
-        self._wait_for("/readyz", None, deadline)
-        self._wait_for(f"/api/v1/ext/leads/{tenant.lead_id}", tenant.api_key, deadline)
-        while ask("127.0.0.1", self._console_port, "/").status != 200 and time.monotonic() < deadline:
-            self.check()
-            time.sleep(_POLL_SECONDS)
-        return self._wait_for(f"/api/v1/ext/contacts/{tenant.contact_id}", tenant.api_key, deadline).headers["etag"]
+        for path in ("/readyz", f"/api/v1/ext/leads/{tenant.lead_id}", contact):
+            self._wait_until(lambda: self._ask(path).status == 200, f"{path} can be read", seconds)  # noqa: B023
+        shows_console = partial(ask, "127.0.0.1", self._console_port, "/")
+        self._wait_until(lambda: shows_console().status == 200, "the console is shown", seconds)
+        return self._ask(contact).headers["etag"]
 
     def check(self) -> None:
         """Raises StackFailed if a process ended that should run, and Interrupted if a signal was received."""
         interrupt.check()
-        try:
-            for check in self._checks:
-                check()
-        except ServerFailed as error:
-            raise StackFailed(str(error)) from error
+        for check in self._checks:
+            check()
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +147,7 @@ class Stack:
         variables = {**self._variables, "LEADVIEW_METRICS_PORT": str(free_port())}
         process = Program([*command, *words], log=self._scratch / f"{name}.log", environment=variables)
         self._exits.callback(process.stop_all, _STOP_SECONDS)
-        self._checks.append(partial(_check, name, process))
+        self._checks.append(process.check_running)
         self.processes[name] = process
 
     def _publish(self, rate: float) -> None:
@@ -164,27 +157,16 @@ class Stack:
         self._exits.enter_context(in_thread(partial(publisher.keep_publishing, self._crm, rate)))
         self._checks.append(publisher.check)
 
-    def _wait_for_projector(self, deadline: float) -> None:
-        """Wait until the projector has applied the sample data, so that the API gets no requests that fail."""
-        port = self.processes["projector"].metrics_port
-        while time.monotonic() < deadline:
+    def _wait_until(self, predicate: Callable[[], bool], description: str, seconds: float) -> None:
+        def checked() -> bool:
             self.check()
-            reply = ask("127.0.0.1", port, "/metrics")
-            if reply.status == 200 and read(reply.body, "", 0.0).seen >= self._published:
-                return
-            time.sleep(_POLL_SECONDS)
+            return predicate()
 
-    def _wait_for(self, path: str, key: str | None, deadline: float) -> Reply:
-        while (reply := ask(self.host, self.api.api_port, path, key)).status != 200:
-            self.check()
-            if time.monotonic() > deadline:
-                logs = [process.log for process in self.processes.values()]
-                raise with_logs(f"{path} still cannot be read; the last response: {reply.status} {reply.body}", logs)
-            time.sleep(_ASK_AGAIN_SECONDS)
-        return reply
+        wait_until(checked, description, seconds, _POLL_SECONDS)
 
+    def _has_applied_all(self) -> bool:
+        reply = ask("127.0.0.1", self.processes["projector"].metrics_port, "/metrics")
+        return reply.status == 200 and read(reply.body, "", 0.0).seen >= self._published
 
-def _check(name: str, process: Program) -> None:
-    """Raises StackFailed if the process has ended."""
-    if not process.running:
-        raise with_logs(f"`{name}` ended by itself, with status {process.wait(0)}.", [process.log])
+    def _ask(self, path: str) -> Reply:
+        return ask(self.host, self.api.api_port, path, self._crm.tenants[0].api_key)

@@ -21,13 +21,10 @@ def admin(bootstrap_servers: str) -> AdminClient:
     )
 
 
-def create_topic(
-    bootstrap_servers: str, name: str, partitions: int, *, replicas: int = 1, compacted: bool = True
-) -> None:
+def create_topic(client: AdminClient, name: str, partitions: int, *, replicas: int = 1, compacted: bool = True) -> None:
     """Create the topic. An existing topic is not changed. Raises KafkaException."""
     policy = "compact" if compacted else "delete"
     topic = NewTopic(name, partitions, replicas, config={"cleanup.policy": policy})
-    client = admin(bootstrap_servers)  # kept in a variable, because the request is dropped with the client
     created = client.create_topics([topic], operation_timeout=_TIMEOUT_SECONDS)
     try:
         created[name].result(_TIMEOUT_SECONDS)

@@ -114,12 +114,8 @@ class Compose:
         return self("--profile", "sample", "exec", "-T", service, "sh", "-c", f"cat {' '.join(files)} 2>/dev/null || :")
 
     def _get(self, image: str) -> None:
-        if _succeeds(self._engine, "image", "inspect", image) or _succeeds(self._engine, "pull", image):
-            return
-        try:
+        if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
             _make_stand_in(self._engine, image, self._environment)
-        except StandInFailed as error:
-            raise EngineMissing(f"{self._engine} has no image {image} and cannot pull it: {error}") from error
 
 
 def _engine() -> tuple[str, list[str], dict[str, str]]:
@@ -145,16 +141,13 @@ def _succeeds(*command: str, environment: Mapping[str, str] | None = None) -> bo
     return ended.returncode == 0
 
 
-class StandInFailed(Exception):
-    """The message says what is missing or went wrong."""
-
-
 def _make_stand_in(engine: str, image: str, environment: Mapping[str, str]) -> None:
     """Makes an image of Debian's packages, under the name of one that cannot be pulled (`stand-ins.Dockerfile`).
 
-    Needs root and debootstrap, and Maven for Apache Kafka. Raises StandInFailed."""
+    Needs root and debootstrap, and Maven for Apache Kafka. Raises EngineMissing."""
+    missing = f"{engine} has no image {image} and cannot pull it"
     if os.geteuid() or not shutil.which("debootstrap"):
-        raise StandInFailed("root could make a stand-in for it with debootstrap")
+        raise EngineMissing(f"{missing}: root could make a stand-in for it with debootstrap")
     target = re.split("[/:]", image.removeprefix("apache/"))[0]
     try:
         with TemporaryDirectory(prefix="leadview-stand-in-") as scratch:
@@ -169,7 +162,7 @@ def _make_stand_in(engine: str, image: str, environment: Mapping[str, str]) -> N
             _build(*command, environment=environment)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired, JarsMissing) as error:
         output = getattr(error, "output", None) or b""
-        raise StandInFailed(f"{error}\n{output.decode(errors='replace')[-2000:]}") from error
+        raise EngineMissing(f"{missing}: {error}\n{output.decode(errors='replace')[-2000:]}") from error
 
 
 def _make_base(engine: str, root: Path, environment: Mapping[str, str]) -> None:

@@ -2,7 +2,6 @@
 jars: one worker, controlled over its REST API.
 """
 
-import http
 import os
 import shutil
 import signal
@@ -13,14 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
+import requests
 
 from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
 from devstack.jars import CONNECT
 from devstack.ports import free_port
-from devstack.programs import while_running
 from devstack.waiting import wait_until
-from tests.harness.api_server import ApiServer, Response
 
 _READY_TIMEOUT_SECONDS = 180.0
 _JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
@@ -38,28 +35,33 @@ class Connect(NamedTuple):
     def create(self, connector: Mapping[str, Any]) -> None:
         """Create a connector as its file says it, and wait until its task runs. Raises ServerFailed, TimeoutError."""
         answer = self._ask("POST", "/connectors", connector)
-        if answer.status != http.HTTPStatus.CREATED:
-            raise self.child.failure(f"refused the connector {connector['name']}: {answer.body.decode()}")
+        if not answer.ok:
+            raise self.child.failure(f"refused the connector {connector['name']}: {answer.text}")
         status = f"/connectors/{connector['name']}/status"
         wait_until(lambda: self._runs(status), f"the connector {connector['name']} runs", _READY_TIMEOUT_SECONDS)
 
     def answers(self) -> bool:
-        return ApiServer(self.port).answers("/health")
+        self.child.check_running()
+        try:
+            return self._ask("GET", "/health").ok
+        except OSError:
+            return False
 
     def _runs(self, path: str) -> bool:
         answer = self._ask("GET", path)
-        if answer.status != http.HTTPStatus.OK:
+        if not answer.ok:
             return False
-        states = [answer.json["connector"], *answer.json["tasks"]]
+        status = answer.json()
+        states = [status["connector"], *status["tasks"]]
         for state in states:
             if state["state"] == "FAILED":
                 raise self.child.failure(state["trace"])
         return len(states) > 1 and all(state["state"] == "RUNNING" for state in states)
 
-    def _ask(self, method: str, path: str, body: object = None) -> Response:
-        data = orjson.dumps(body) if body else None
-        server = ApiServer(self.port, _READY_TIMEOUT_SECONDS)
-        return server.get(path, method=method, data=data, headers={"Content-Type": "application/json"})
+    def _ask(self, method: str, path: str, body: Any = None) -> requests.Response:
+        return requests.request(
+            method, f"http://127.0.0.1:{self.port}{path}", json=body, timeout=_READY_TIMEOUT_SECONDS
+        )
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def running_connect(directory: Path, bootstrap_servers: str) -> Iterator[Connect
     child = Child(["java", *_JVM_OPTIONS, *_LOG_OPTIONS, *main], log=directory / "connect.log")
     try:
         connect = Connect(child, port)
-        wait_until(while_running(child, connect.answers), "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
+        wait_until(connect.answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
         yield connect
     finally:
         child.kill()

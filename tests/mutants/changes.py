@@ -4,7 +4,7 @@ import ast
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -102,6 +102,14 @@ class _Lines:
     def text(self, start: int, end: int) -> str:
         return self._source[start:end].decode()
 
+    def span(self, node: Any) -> tuple[int, int]:
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def exchange(self, left: ast.AST, right: ast.AST, old: str, new: str) -> tuple[int, int, str]:
+        """Replace what stands between two operands."""
+        start, end = self.span(left)[1], self.span(right)[0]
+        return start, end, self.text(start, end).replace(old, new, 1)
+
     def change(self, place: str, start: int, end: int, text: str) -> Change:
         line = next(number for number, begin in enumerate(self._starts) if begin > start)
         begin = self._starts[line - 1]
@@ -123,116 +131,57 @@ def _lua(path: str, source: bytes) -> Iterator[Change]:
 
 
 def _python(path: str, source: bytes) -> Iterator[Change]:
-    finder = _Finder(_Lines(path, source))
-    finder.look(ast.parse(source))
-    return iter(finder.found)
+    return _inside(_Lines(path, source), ast.parse(source), ())
 
 
-class _Finder:
-    """Collects the changes inside functions: outside, there are mostly names and settings."""
+def _inside(lines: _Lines, node: ast.AST, names: tuple[str, ...], *, in_function: bool = False) -> Iterator[Change]:
+    """Yields the changes of a node and of what is in it. Outside of functions, there are mostly names and settings."""
+    if _is_said(node):
+        return
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    if is_function or isinstance(node, ast.ClassDef):
+        names = (*names, getattr(node, "name", ""))
+    elif in_function:
+        for start, end, text in _replacements(lines, node, names[-1]):
+            yield lines.change(".".join(names), start, end, text)
+    for part in _parts(node):
+        yield from _inside(lines, part, names, in_function=in_function or is_function)
 
-    def __init__(self, lines: _Lines) -> None:
-        self._lines = lines
-        self._names: list[str] = []
-        self._functions = 0
-        self.found: list[Change] = []
-        self._rules: dict[type[ast.AST], Callable[[Any], None]] = {
-            ast.Expr: self._drop_call,
-            ast.Assign: self._drop_stored,
-            ast.Raise: self._drop,
-            ast.Continue: self._drop,
-            ast.Break: self._drop,
-            ast.Delete: self._drop,
-            ast.AugAssign: self._drop,
-            ast.If: self._decide,
-            ast.IfExp: self._decide,
-            ast.Compare: self._compare,
-            ast.BinOp: self._calculate,
-            ast.BoolOp: self._ignore_operand,
-            ast.UnaryOp: self._drop_not,
-            ast.Constant: self._move,
-            ast.Name: self._rename,
-            ast.keyword: self._drop_keyword,
-        }
 
-    def look(self, node: ast.AST) -> None:
-        """Find the changes of a node and of what is in it."""
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if _is_said(node):
-            return
-        if is_function or isinstance(node, ast.ClassDef):
-            self._names.append(getattr(node, "name", ""))
-        self._functions += is_function
-        if self._functions and not is_function and (rule := self._rules.get(type(node))):
-            rule(node)
-        for part in _parts(node):
-            self.look(part)
-        self._functions -= is_function
-        if is_function or isinstance(node, ast.ClassDef):
-            self._names.pop()
-
-    def _replace(self, node: ast.AST, text: str, within: tuple[int, int] | None = None) -> None:
-        start, end = within or self._span(node)
-        self.found.append(self._lines.change(".".join(self._names), start, end, text))
-
-    def _span(self, node: Any) -> tuple[int, int]:
-        return self._lines.at(node.lineno, node.col_offset), self._lines.at(node.end_lineno, node.end_col_offset)
-
-    def _exchange(self, left: ast.AST, right: ast.AST, old: str, new: str) -> None:
-        """Replace what stands between two operands."""
-        between = self._span(left)[1], self._span(right)[0]
-        self._replace(left, self._lines.text(*between).replace(old, new, 1), between)
-
-    def _drop(self, node: ast.stmt) -> None:
-        self._replace(node, "pass")
-
-    def _drop_call(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Call | ast.Await):
-            self._drop(node)
-
-    def _drop_stored(self, node: ast.Assign) -> None:
-        """A local variable is not forgotten: the next line would notice. Nor is an attribute from the beginning on."""
-        if isinstance(node.targets[0], ast.Attribute | ast.Subscript) and self._names[-1] != "__init__":
-            self._drop(node)
-
-    def _decide(self, node: ast.If | ast.IfExp) -> None:
-        """What a guard prevents happens, or a condition always holds."""
-        if not _binds(node.test):
+def _replacements(lines: _Lines, node: ast.AST, function: str) -> Iterator[tuple[int, int, str]]:  # noqa: C901 - a table
+    """Yields places, which are bytes of the file, and what they are replaced by."""
+    match node:
+        case ast.Raise() | ast.Continue() | ast.Break() | ast.Delete() | ast.AugAssign():
+            yield *lines.span(node), "pass"
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            yield *lines.span(node), "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript(), *_]) if function != "__init__":
+            # A local variable is not forgotten: the next line would notice. Nor is an attribute from the beginning on.
+            yield *lines.span(node), "pass"
+        case ast.If(test=test) | ast.IfExp(test=test) if not _binds(test):
+            # What a guard prevents happens, or a condition always holds.
             is_guard = isinstance(node, ast.If) and not node.orelse and isinstance(node.body[-1], _ENDS)
-            self._replace(node.test, "False" if is_guard else "True")
-
-    def _compare(self, node: ast.Compare) -> None:
-        for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
-            self._exchange(left, right, *_COMPARISONS[type(operator)])
-
-    def _calculate(self, node: ast.BinOp) -> None:
-        if type(node.op) in _OPERATORS:
-            self._exchange(node.left, node.right, *_OPERATORS[type(node.op)])
-
-    def _ignore_operand(self, node: ast.BoolOp) -> None:
-        for operand in node.values:
-            if not _binds(operand):
-                self._replace(operand, str(isinstance(node.op, ast.And)))
-
-    def _drop_not(self, node: ast.UnaryOp) -> None:
-        if isinstance(node.op, ast.Not):
-            start = self._span(node)[0]
-            self._replace(node, "", (start, start + len("not ")))
-
-    def _move(self, node: ast.Constant) -> None:
-        if isinstance(node.value, bool):
-            self._replace(node, str(not node.value))
-        elif isinstance(node.value, int):
-            self._replace(node, str(node.value + 1))
-
-    def _rename(self, node: ast.Name) -> None:
-        if node.id in _OTHER_NAMES:
-            self._replace(node, _OTHER_NAMES[node.id])
-
-    def _drop_keyword(self, node: ast.keyword) -> None:
-        if node.arg:
-            start, end = self._span(node)
-            self._replace(node, "", (start, end + (self._lines.text(end, end + 1) == ",")))
+            yield *lines.span(test), str(not is_guard)
+        case ast.Compare():
+            for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
+                yield lines.exchange(left, right, *_COMPARISONS[type(operator)])
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            yield lines.exchange(node.left, node.right, *_OPERATORS[type(node.op)])
+        case ast.BoolOp():
+            for operand in (each for each in node.values if not _binds(each)):
+                yield *lines.span(operand), str(isinstance(node.op, ast.And))
+        case ast.UnaryOp(op=ast.Not()):
+            start = lines.span(node)[0]
+            yield start, start + len("not "), ""
+        case ast.Constant(value=bool(value)):
+            yield *lines.span(node), str(not value)
+        case ast.Constant(value=int(value)):
+            yield *lines.span(node), str(value + 1)
+        case ast.Name(id=name) if name in _OTHER_NAMES:
+            yield *lines.span(node), _OTHER_NAMES[name]
+        case ast.keyword(arg=str()):
+            start, end = lines.span(node)
+            yield start, end + (lines.text(end, end + 1) == ","), ""
 
 
 def _is_said(node: ast.AST) -> bool:

@@ -3,7 +3,6 @@
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from devstack.ports import free_port
 from devstack.programs import ROOT
 from tests.harness.api_server import ApiServer, Response
 from tests.harness.make_run import Run, running
+from tests.harness.programs import printed_by
 from tests.harness.waiting import wait_until
 
 PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")
@@ -94,8 +94,7 @@ def test_the_first_request_of_the_page_is_answered(sandbox: Run) -> None:
     """The command of docs/reading.md, after the line that sets its variables."""
     [export] = re.findall("^export .+$", sandbox.output, re.MULTILINE)
     [request] = re.findall(r"^\$ (curl .+)$", (ROOT / "docs/reading.md").read_text("utf-8"), re.MULTILINE)
-    lead = subprocess.run(["/bin/sh", "-c", f"{export}\n{request}"], capture_output=True, text=True, check=True).stdout
-    assert orjson.loads(lead)["stage"] == "ACCEPTED"
+    assert orjson.loads(printed_by(["/bin/sh", "-c", f"{export}\n{request}"]))["stage"] == "ACCEPTED"
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")
@@ -106,10 +105,7 @@ def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run,
     pasted = re.sub(r"^\$ ", "", commands, flags=re.MULTILINE)
 
     def paste(command: str) -> str:
-        script = f"{export}\n{enter}\n{command}"
-        done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return printed_by(["/bin/sh", "-c", f"{export}\n{enter}\n{command}"], directory=tmp_path)
 
     assert '"stage":"NEW"' in paste(pasted)
     assert "version 1 at crm.leads:" in paste(f"leadview show lead $ORGANIZATION {pasted.strip().rpartition('/')[2]}")

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import certifi
-import jsonschema_rs
-import orjson
 import pytest
 import yaml
 
@@ -105,11 +103,6 @@ def test_settings_are_known_and_valid(
     (secret := tmp_path / "secret").write_text("secret")
     files = {name: str(certifi.where() if "_CA_" in name else secret) for name in environment if name.endswith("_FILE")}
     load(process, {**environment, **files})
-
-
-def test_compose_is_valid_by_its_specification() -> None:
-    schema = orjson.loads((ROOT / "tests/data/compose-spec.json").read_bytes())
-    assert [f"{found.instance_path}: {found.message}" for found in jsonschema_rs.iter_errors(schema, COMPOSE)] == []
 
 
 def test_services_of_compose_are_pinned_and_start_again() -> None:

@@ -1,6 +1,6 @@
 """What `python -m docs.generate` writes: the committed files are up to date, and each example is what its page says.
-The OpenAPI document is valid, complete against the contract's table, and its examples fit its own schemas (`make lint`
-finds what it declares and does not use). Pages show no figure that `make bench` did not print.
+The OpenAPI document is complete against the contract's table, and its examples fit its own schemas (`make lint` finds
+what is not valid, or declared and not used). Pages show no figure that `make bench` did not print.
 """
 
 import re
@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema_rs
 import orjson
 import pytest
-from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from api.errors import ApiError, NoSuchPath, Rebuilding, TooManyGuesses
 from bench import outcome, pages
@@ -122,10 +121,6 @@ def answer(path: str, method: str, status: int) -> dict[str, Any]:
 
 def schema_of(reference: dict[str, Any]) -> dict[str, Any]:
     return {**reference, "components": document()["components"]}
-
-
-def test_it_is_valid_openapi() -> None:
-    assert [error.message for error in OPENAPI_31_VALIDATOR.iter_errors(document())] == []
 
 
 def test_every_status_of_the_contract_is_described() -> None:

@@ -15,11 +15,6 @@ ROOT = Path(__file__).parents[2]
 OURS = {"api", "bench", "deploy", "devstack", "docs", "leadview", "projector", "schemas", "tests"}
 PRODUCT = ("api", "leadview", "projector", "schemas")
 NAMES = {name for kind in KINDS for name in (kind.noun, kind.topic)}
-# A number that is a place in a stored value. 0 and 1 are the beginning of any text, -1 is its end.
-PLACE_IN_LUA = re.compile(
-    r"\bsub\((?:[^()]|\([^()]*\))*?,\s*-?(?:[2-9]|\d{2,})\b|'(?:GETRANGE|SETRANGE)'[^)]*,\s*(?:[2-9]|\d{2,})\b"
-    r"|(?:struct\.unpack|unpack_bytes)\([^()]*,\s*\d+\)"
-)
 
 
 def files(*packages: str) -> list[Path]:
@@ -119,85 +114,6 @@ def test_contracts_are_pure() -> None:
     assert {name: roots(ROOT / f"schemas/{name}.py") & impure for name in contracts.split()} == {
         name: set() for name in contracts.split()
     }
-
-
-def literal_slices(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Slice) and node.step is None:
-            places = [bound.value for bound in (node.lower, node.upper) if isinstance(bound, ast.Constant)]
-            if any(isinstance(place, int) and place > 1 for place in places):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}: [{ast.unparse(node)}]"
-
-
-def test_no_place_in_a_stored_value_is_a_literal() -> None:
-    found = [place for path in files(*PRODUCT) if path.name != "layouts.py" for place in literal_slices(path)]
-    found += [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for package in PRODUCT
-        for path in (ROOT / package).rglob("*.lua")
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-        if PLACE_IN_LUA.search(line.partition("--")[0])
-    ]
-    assert found == [], "name it in schemas/layouts.py, which is put in front of every script"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "return string.sub(stored_lead, 157, 192)",
-        "redis.call('GETRANGE', KEYS[k], 0, 191)",
-        "redis.call('SETRANGE', name, 37, first)",
-        "local at, length = struct.unpack('<I3I3', value, 35)",
-        "x = string.sub(string.sub(a, 1, HEAD), 23)",
-        "local at, length = unpack_bytes('<I3I3', value, 35)",
-    ],
-)
-def test_a_literal_in_a_script_is_found(line: str) -> None:
-    assert PLACE_IN_LUA.search(line)
-
-
-CODES = (
-    "STALE|WRITTEN|ORGANIZATION_DELETED|ERASE_DUE|REPLAY_DUE|CONTROL_CHANGED|LARGE|BEING_APPLIED|STATE_LIVE"
-    "|STATE_TOMBSTONE|JOB_NONE|JOB_ERASE|JOB_REPLAY|KEY_REVOKED"
-)
-"""What scripts reply, and bytes of what is stored. 0 and 1 have other uses, so their values are not looked for."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "written", "home"),
-    [
-        pytest.param(
-            "*.lua",
-            r"\b(?:KEYS|ARGV)\s*\[\s*\d|\bunpack\((?:KEYS|ARGV),\s*[2-9]|#ARGV\s*[-+]\s*\d",
-            set(),
-            id="the place of a key or an argument, which the header names",
-        ),
-        pytest.param("*.lua", rf"\blocal [^=\n]*\b(?:{CODES})\b[^=\n]*=", set(), id="a code, in a script"),
-        pytest.param(
-            "*.lua",
-            r"\b(?:206|503)\b|[=~]= (?:8[24]|7[69]|49|45)\b|(?:return|[=~]=|=) \{? ?'(?:stamp|E|R)'",
-            set(),
-            id="the value of a code, in a script",
-        ),
-        pytest.param("*.py", rf"^(?:[A-Z_]+, )*(?:{CODES})\b[A-Z_, ]* = ", {"schemas/layouts.py"}, id="a code"),
-        pytest.param(
-            "*.py",
-            r"(?:JOB_DUE|KEY_ENTRY_STATE)\b.*\bb\".\"|\bb\".\".*(?:JOB_DUE|KEY_ENTRY_STATE)\b",
-            set(),
-            id="the byte of a job or of a key's state",
-        ),
-        pytest.param("*.py", r"\bCommand\(|b\"EVALSHA\"", {"leadview/redis/scripts.py"}, id="the call of a script"),
-    ],
-)
-def test_what_scripts_and_callers_share_is_written_once(kind: str, written: str, home: set[str]) -> None:
-    found = set()
-    for package in PRODUCT:
-        for path in (ROOT / package).rglob(kind):
-            text = path.read_text("utf-8")
-            code = re.sub("--.*", "", text) if kind == "*.lua" else text
-            if re.search(written, code, re.MULTILINE):
-                found.add(str(path.relative_to(ROOT)))
-    assert found == home
 
 
 def test_only_as_called_names_a_program() -> None:

@@ -17,6 +17,7 @@ from schemas import resources
 from tests.harness.api_server import LEADS, patient, running_api
 from tests.harness.front import gateway
 from tests.harness.make_run import running
+from tests.harness.programs import printed_by
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -69,15 +70,8 @@ def service(redis_server: RedisService) -> Iterator[dict[str, str]]:
 def test_a_generated_client_works(language: str, redis_server: RedisService) -> None:
     assert BUILD.is_dir(), "run `make clients`, which generates the clients"
     with service(redis_server) as order:
-        done = subprocess.run(
-            [*PROGRAMS[language], orjson.dumps(order).decode()],
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_SECONDS,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [orjson.loads(line) for line in done.stdout.splitlines()] == EXPECTED
+        printed = printed_by([*PROGRAMS[language], orjson.dumps(order).decode()])
+    assert [orjson.loads(line) for line in printed.splitlines()] == EXPECTED
 
 
 def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
@@ -95,17 +89,11 @@ def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
             ("unsteady", "5a4db0e5-0000-4000-8000-000000000051", "NEW W/"),
         ):
             with gateway(url, [502, 504]) as proxy:
-                done = subprocess.run(
-                    [str(BUILD / "python" / "bin" / "python"), "read_lead.py"],
-                    env={**os.environ, "PYTHONPATH": str(BUILD), "API": proxy, "API_KEY": keys[name], "LEAD_ID": lead},
-                    cwd=tmp_path,
-                    capture_output=True,
-                    text=True,
-                    timeout=2 * PATIENCE_SECONDS,
-                    check=False,
-                )
-            assert done.stdout.startswith(first), done.stdout + done.stderr
-            assert done.stdout.endswith("\nunchanged\n")
+                given = {"PYTHONPATH": str(BUILD), "API": proxy, "API_KEY": keys[name], "LEAD_ID": lead}
+                command = [str(BUILD / "python" / "bin" / "python"), "read_lead.py"]
+                printed = printed_by(command, directory=tmp_path, environment={**os.environ, **given})
+            assert printed.startswith(first)
+            assert printed.endswith("\nunchanged\n")
 
 
 def test_the_poller_meets_no_limit(redis_server: RedisService) -> None:

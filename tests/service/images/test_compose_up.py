@@ -221,12 +221,6 @@ def test_the_printed_commands_work_when_they_are_pasted(compose: Compose, curls:
     assert curls.statuses() == [200, 200, 404, 200]
 
 
-def test_the_front_is_not_trusted_without_its_authority(curls: Curls) -> None:
-    status, body = Curls(curls.lines, Path("/etc/hostname")).answer(curls.lines[0])
-    assert status == 0
-    assert "certificate" in body["curl"]
-
-
 def test_an_upgrade_replaces_only_the_programs_and_keeps_the_data(compose: Compose, curls: Curls) -> None:
     lead = curls.lead()
     before = {name: compose.container(name)["Id"] for name in STAYING}

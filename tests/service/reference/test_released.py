@@ -3,7 +3,6 @@ good have to stay good. `make lint` runs it.
 """
 
 import copy
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +11,13 @@ import orjson
 import pytest
 
 from docs.generate import asyncapi, openapi
+from tests.harness.programs import printed_by
 
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[3]
 OASDIFF = ROOT / "build" / "reference" / "oasdiff"
 ACCEPTED = ROOT / "docs/generate/reference" / "accepted-changes.txt"
-LEADS = "/api/v1/ext/leads/{id}"
 
 STRICT = ("--fail-on", "WARN", "--err-ignore", ACCEPTED, "--warn-ignore", ACCEPTED)
 """The exit status is 1 if a change breaks clients or producers and is not accepted."""
@@ -81,54 +80,27 @@ EVENTS = Contract(ROOT / "docs" / "released" / "asyncapi.json", asyncapi.documen
 BOTH = [pytest.param(API, id="API"), pytest.param(EVENTS, id="events")]
 
 
-def breaking(of: Contract, changed: Json, folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    """Returns what oasdiff says about a document."""
+def breaking(of: Contract, changed: Json, folder: Path, *options: str | Path, status: int = 0) -> str:
+    """Returns what oasdiff says about a document. It ends with this status."""
     assert OASDIFF.exists(), "run `make lint`, which installs oasdiff"
     old, new = folder / "released.json", folder / "changed.json"
     old.write_bytes(orjson.dumps(of.told(orjson.loads(of.released.read_bytes()))))
     new.write_bytes(orjson.dumps(of.told(changed)))
-    command = [OASDIFF, "breaking", old, new, *options]
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    return printed_by([OASDIFF, "breaking", old, new, *options], status=status)
 
 
 @pytest.mark.parametrize("contract", BOTH)
 def test_what_worked_with_the_last_release_keeps_working(contract: Contract, tmp_path: Path) -> None:
-    done = breaking(contract, contract.now(), tmp_path, *STRICT)
-    assert done.returncode == 0, f"{done.stdout}\nUndo this change, or accept it with a reason in {ACCEPTED.name}."
+    """Otherwise undo this change, or accept it with a reason in `accepted-changes.txt`."""
+    breaking(contract, contract.now(), tmp_path, *STRICT)
 
 
 def test_what_is_accepted_still_differs(tmp_path: Path) -> None:
     """So that a line which is no longer needed hides nothing else."""
     plain = ("--format", "singleline", "--color", "never")
-    found = "".join(breaking(contract, contract.now(), tmp_path, *plain).stdout for contract in (API, EVENTS))
+    found = "".join(breaking(contract, contract.now(), tmp_path, *plain) for contract in (API, EVENTS))
     accepted = [line for line in ACCEPTED.read_text("utf-8").splitlines() if line and not line.startswith("#")]
     assert [line for line in accepted if line not in found] == []
-
-
-def remove_a_field(changed: Json) -> None:
-    lead = changed["components"]["schemas"]["Lead"]
-    del lead["properties"]["stage"]
-    lead["required"].remove("stage")
-
-
-def change_a_type(changed: Json) -> None:
-    changed["components"]["schemas"]["Lead"]["properties"]["notes_count"] = {"type": "string"}
-
-
-def remove_a_path(changed: Json) -> None:
-    del changed["paths"][LEADS]
-
-
-def require_a_header(changed: Json) -> None:
-    changed["components"]["parameters"]["RequestId"]["required"] = True
-
-
-@pytest.mark.parametrize("plant", [remove_a_field, change_a_type, remove_a_path, require_a_header])
-def test_a_change_that_breaks_clients_is_refused(plant: Callable[[Json], None], tmp_path: Path) -> None:
-    changed = copy.deepcopy(API.now())
-    plant(changed)
-    done = breaking(API, changed, tmp_path, *STRICT)
-    assert done.returncode == 1, done.stdout
 
 
 def put(changed: Json, *where: str | int, **content: Any) -> None:
@@ -198,8 +170,7 @@ STRING, OPTIONAL = {"type": "string"}, [{"type": "string"}, {"type": "null"}]
 def test_a_change_that_breaks_producers_is_refused(plant: Callable[[Json], object], tmp_path: Path) -> None:
     changed = copy.deepcopy(EVENTS.now())
     plant(changed)
-    done = breaking(EVENTS, changed, tmp_path, *STRICT)
-    assert done.returncode == 1, done.stdout
+    breaking(EVENTS, changed, tmp_path, *STRICT, status=1)
 
 
 def test_a_change_that_all_events_survive_is_not_refused(tmp_path: Path) -> None:
@@ -216,5 +187,4 @@ def test_a_change_that_all_events_survive_is_not_refused(tmp_path: Path) -> None
         key(maxLength=500),
     ):
         plant(changed)
-    done = breaking(EVENTS, changed, tmp_path, *STRICT)
-    assert done.returncode == 0, done.stdout
+    breaking(EVENTS, changed, tmp_path, *STRICT)

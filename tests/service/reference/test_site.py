@@ -7,11 +7,9 @@ import http.server
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,9 +25,9 @@ from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.front import Quiet, gateway, serving
+from tests.harness.programs import printed_by
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.docs
 
@@ -87,16 +85,8 @@ def look(pages: list[str], **order: Any) -> Any:
         "words": [],
     } | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
-    done = subprocess.run(
-        ["node", str(ROOT / "docs/generate/reference" / "look.mjs"), orjson.dumps(given).decode()],  # noqa: S607 - wherever it is installed
-        cwd=PACKAGES,
-        capture_output=True,
-        text=True,
-        timeout=10 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return orjson.loads(done.stdout)
+    program = ROOT / "docs/generate/reference" / "look.mjs"
+    return orjson.loads(printed_by(["node", program, orjson.dumps(given).decode()], directory=PACKAGES))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -133,35 +123,17 @@ def test_the_box_to_try_the_api_works(service: Service, tmp_path: Path, how: str
     assert seen["problems"] == []
 
 
-class Links(HTMLParser):
-    """The targets of all links and sources of a page, and its anchors."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        self.targets: list[str] = []
-        self.anchors: set[str] = set()
-        self.feed(path.read_text("utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
-        for name, value in attrs:
-            if name in ("href", "src") and value:
-                self.targets.append(value)
-            if name == "id" and value:
-                self.anchors.add(value)
-
-
 def test_every_link_leads_somewhere(site: Path) -> None:
-    found = {path.name: Links(path) for path in site.glob("*.html")}
+    texts = {path.name: path.read_text("utf-8") for path in site.glob("*.html")}
+    anchors = {name: set(re.findall(r'<[^>]* id="([^"]+)"', text)) for name, text in texts.items()}
     broken = []
-    for page in found.values():
-        for target in page.targets:
+    for page, text in texts.items():
+        for target in re.findall(r'<[^>]* (?:href|src)="([^"]+)"', text):
             path, _, anchor = target.partition("#")
-            name = path or page.path.name
             if target == "data:," or "://" in target:
                 continue
-            if not (site / name).is_file() or (anchor and anchor not in found[name].anchors):
-                broken.append((page.path.name, target))
+            if not (site / (path or page)).is_file() or (anchor and anchor not in anchors[path or page]):
+                broken.append((page, target))
     assert broken == []
 
 
@@ -278,16 +250,8 @@ def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
 
 def run(language: str, text: str, folder: Path, url: str, key: str, lead: str) -> str:
     """Returns what a sample prints."""
-    done = subprocess.run(
-        command(language, text, folder),
-        env=os.environ | {"API": url, "API_KEY": key, "LEAD_ID": lead},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    given = os.environ | {"API": url, "API_KEY": key, "LEAD_ID": lead}
+    return printed_by(command(language, text, folder), environment=given)
 
 
 def command(language: str, text: str, folder: Path) -> list[str]:
@@ -308,8 +272,7 @@ def compiled(text: str, folder: Path) -> Path:
     options = ["--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom", "--types", "node"]
     options += ["--typeRoots", str(bin_folder / "@types")]
     tsc = ["node", str(bin_folder / "typescript" / "bin" / "tsc")]
-    done = subprocess.run([*tsc, *options, str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    printed_by([*tsc, *options, str(source)])
     return source.with_suffix(".mjs")
 
 

@@ -10,8 +10,6 @@ import orjson
 import pytest
 
 from devstack.jars import JarsMissing
-from projector.errors import BadRecord
-from projector.interpret import interpret
 from schemas import api_keys
 from schemas.resources import CONTACT, LEAD
 from tests.harness import crm
@@ -20,7 +18,6 @@ from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.outbox import Connect, Postgres, PostgresMissing, running_connect, running_postgres
 from tests.harness.services import Kafka, RedisService, not_available
-from tests.harness.topics import records
 from tests.harness.waiting import wait_until
 from tests.service.conftest import new_leadview
 
@@ -126,50 +123,3 @@ def test_whole_events_in_the_table_with_the_routers_own_topics(
         wait_until(lambda: len(leadview.documents()) == 1, "the lead is there")
         leadview.topics.reference.add(message.record())
         assert leadview.documents() == leadview.expected()
-
-
-@pytest.mark.parametrize(
-    ("changed", "hint"),
-    [
-        pytest.param(
-            {"key.converter": None}, "It is JSON: use plain text, in Kafka Connect key.converter=", id="the default key"
-        ),
-        pytest.param(
-            {"value.converter": None}, "inside a JSON string: set value.converter=", id="the default value converter"
-        ),
-        pytest.param(
-            {"value.converter": JSON, "value.converter.schemas.enable": "false"},
-            "inside a JSON string: set value.converter=",
-            id="a value that is JSON text in a JSON string",
-        ),
-        pytest.param(
-            {"value.converter": JSON, "transforms.outbox.table.expand.json.payload": "true"},
-            "inside an envelope of Kafka Connect: set value.converter.schemas.enable=false",
-            id="an envelope with a schema",
-        ),
-        pytest.param(
-            {"header.converter": JSON, "header.converter.schemas.enable": "false"},
-            "The headers are JSON: set header.converter=",
-            id="quoted headers",
-        ),
-        pytest.param(
-            {"header.converter": JSON}, "The headers are JSON: set header.converter=", id="headers with a schema"
-        ),
-    ],
-)
-def test_a_dead_letter_says_what_to_set(
-    changed: dict[str, str | None],
-    hint: str,
-    postgres: Postgres,
-    connect: Connect,
-    kafka: Kafka,
-    topic_prefix: str,
-) -> None:
-    postgres.run("DELETE FROM outbox;" + insert(crm.lead()))
-    topic = f"{topic_prefix}{LEAD.topic}"
-    kafka.create_topic(topic, 1)
-    connect.create(connector(postgres, topic_prefix, **changed))
-    [sent] = records(kafka, topic, 1)
-    with pytest.raises(BadRecord) as raised:
-        interpret(sent)
-    assert hint in raised.value.reason

@@ -3,13 +3,14 @@
 import os
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import orjson
 import pytest
 
 from docs.generate.json_schema import examples
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.programs import printed_by
 
 pytestmark = pytest.mark.wire
 
@@ -38,21 +39,9 @@ def test_events_are_checked_before_they_are_committed(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "--quiet", repository], check=True)  # noqa: S607
     subprocess.run(["git", "add", "."], cwd=repository, check=True)  # noqa: S607
 
-    def check(*names: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PRE_COMMIT, "try-repo", ROOT, "leadview-validate", "--files", *names],
-            cwd=repository,
-            env=os.environ | {"PRE_COMMIT_HOME": str(tmp_path / "home")},
-            capture_output=True,
-            text=True,
-            timeout=4 * PATIENCE_SECONDS,
-            check=False,
-        )
-
-    done = check(*files)
-    assert done.returncode == 1, done.stdout + done.stderr
-    refused = re.findall(r"^(events/\S+:\d+): `(\S+)`", done.stdout, re.MULTILINE)
+    home = os.environ | {"PRE_COMMIT_HOME": str(tmp_path / "home")}
+    check = partial(printed_by, directory=repository, environment=home)
+    command = [str(PRE_COMMIT), "try-repo", str(ROOT), "leadview-validate", "--files"]
+    refused = re.findall(r"^(events/\S+:\d+): `(\S+)`", check([*command, *files], status=1), re.MULTILINE)
     assert refused == [("events/bad.jsonl:2", "$.data.api_access"), ("events/mistyped.jsonl:1", "$.data.api_acces")]
-    done = check("events/good.jsonl", "README.md")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Passed" in done.stdout
+    assert "Passed" in check([*command, "events/good.jsonl", "README.md"])

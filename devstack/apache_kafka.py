@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 from devstack import topics
 from devstack.child import Child
 from devstack.jars import KAFKA
-from devstack.ports import LOOPBACK, Place, free_port
+from devstack.ports import LOOPBACK, free_port
 from devstack.waiting import wait_until
 
 _READY_TIMEOUT_SECONDS = 180.0
@@ -55,7 +55,7 @@ class _Node(NamedTuple):
     broker_port: int
     controller_port: int
     sasl_port: int
-    place: Place
+    host: str
     rack: str
 
     @property
@@ -80,13 +80,13 @@ class ApacheKafka:
         *,
         login: Login | None = None,
         acls: bool = False,
-        places: Sequence[Place] = (),
+        hosts: Sequence[str] = (),
         racks: Sequence[str] = (),
         java_options: Sequence[str] = (),
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
-        `places` has one for each node; if it is empty, all are on loopback.
+        `hosts` has one for each node; if it is empty, all are on loopback.
         `racks` has one for each node, too: then clients may fetch from the replica in their own rack.
         With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
         `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
@@ -94,9 +94,9 @@ class ApacheKafka:
         """
         jars = KAFKA.fetch()
         plan = [
-            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0, place, rack)
-            for i, (place, rack) in enumerate(
-                zip(places or [LOOPBACK] * nodes, racks or [""] * nodes, strict=True), start=1
+            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0, host, rack)
+            for i, (host, rack) in enumerate(
+                zip(hosts or [LOOPBACK] * nodes, racks or [""] * nodes, strict=True), start=1
             )
         ]
         _format(plan, jars, login, acls=acls)
@@ -116,7 +116,7 @@ class ApacheKafka:
     @property
     def sasl_servers(self) -> str:
         """The addresses on which clients have to sign in."""
-        return ",".join(f"{node.place.host}:{node.sasl_port}" for node in self._nodes)
+        return ",".join(f"{node.host}:{node.sasl_port}" for node in self._nodes)
 
     def check_running(self) -> None:
         """Raises ServerFailed if a node has ended."""
@@ -170,7 +170,7 @@ class ApacheKafka:
 
     def _launch(self, node: _Node) -> Child:
         command = _java(self._jars, "kafka.Kafka", str(node.properties), options=self._java_options)
-        return Child([*node.place.prefix, *command], log=node.directory / "kafka.log")
+        return Child(command, log=node.directory / "kafka.log")
 
     def _serves(self, index: int) -> bool:
         self._children[index].check_running()
@@ -179,7 +179,7 @@ class ApacheKafka:
 
 
 def _address(node: _Node) -> str:
-    return f"{node.place.host}:{node.broker_port}"
+    return f"{node.host}:{node.broker_port}"
 
 
 def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
@@ -202,8 +202,8 @@ def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bo
 
 def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
-    voters = ",".join(f"{other.id}@{other.place.host}:{other.controller_port}" for other in nodes)
-    broker = f"BROKER://{_address(node)}" + (f",LOGIN://{node.place.host}:{node.sasl_port}" if login else "")
+    voters = ",".join(f"{other.id}@{other.host}:{other.controller_port}" for other in nodes)
+    broker = f"BROKER://{_address(node)}" + (f",LOGIN://{node.host}:{node.sasl_port}" if login else "")
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT" + (f",LOGIN:{login.protocol}" if login else "")
     rack = {"broker.rack": node.rack, "replica.selector.class": _BY_RACK} if node.rack else {}
     authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
@@ -213,7 +213,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "process.roles": "broker,controller",
             "node.id": node.id,
             "controller.quorum.voters": voters,
-            "listeners": f"{broker},CONTROLLER://{node.place.host}:{node.controller_port}",
+            "listeners": f"{broker},CONTROLLER://{node.host}:{node.controller_port}",
             "advertised.listeners": broker,
             "listener.security.protocol.map": protocols,
             "inter.broker.listener.name": "BROKER",

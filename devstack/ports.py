@@ -1,9 +1,9 @@
-"""Where a server listens: free ports on loopback, and places with an address of their own."""
+"""Where a server listens."""
 
 import random
 import socket
-from typing import NamedTuple
 
+LOOPBACK = "127.0.0.1"
 # Below the range from which kernels assign ports, so that the port of a server is still free when it restarts. Redis
 # Cluster adds 10,000 for its bus, and that port must be below the range, too.
 _FIRST, _LAST = 12_000, 22_700
@@ -27,13 +27,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-class Place(NamedTuple):
-    """`host` is the address that a server listens on. `prefix` is put before its command and starts it there."""
-
-    host: str = "127.0.0.1"
-    prefix: tuple[str, ...] = ()
-
-
-LOOPBACK = Place()

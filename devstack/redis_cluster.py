@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from redis.exceptions import ResponseError
 
-from devstack.ports import LOOPBACK, Place
+from devstack.ports import LOOPBACK
 from devstack.redis_server import NOT_READY, SLOTS, RedisServer
 from devstack.waiting import wait_until
 
@@ -38,11 +38,11 @@ class RedisCluster:
         appendonly: bool = False,
         options: Sequence[str] = (),
         program: Path | None = None,
-        places: Sequence[Place] = (),
+        hosts: Sequence[str] = (),
     ) -> None:
         """`appendonly` and `options` are those of `RedisServer.start`, for each node.
 
-        `places` has one for each primary, and then one for each replica; if it is empty, all are on loopback.
+        `hosts` has one for each primary, and then one for each replica; if it is empty, all are on loopback.
         Raises RedisServerMissing, ServerFailed, TimeoutError.
         """
         self._stack = ExitStack()
@@ -59,10 +59,10 @@ class RedisCluster:
                         appendonly=appendonly,
                         options=options,
                         program=program,
-                        place=place,
+                        host=host,
                     )
                 )
-                for number, (share, place) in enumerate(zip(shares, places or [LOOPBACK] * len(shares), strict=True))
+                for number, (share, host) in enumerate(zip(shares, hosts or [LOOPBACK] * len(shares), strict=True))
             ]
             self.primaries, self.replicas = nodes[:primaries], nodes[primaries:]
             self._lost: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from devstack.child import Child, StackFailed
-from devstack.ports import LOOPBACK, Place, free_port
+from devstack.ports import LOOPBACK, free_port
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 
 SLOTS = 16_384
@@ -59,13 +59,13 @@ class RedisServer:
     """One server, which has loaded its data when `start` or `restart` returns. A context manager that stops it."""
 
     def __init__(
-        self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool, place: Place
+        self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool, host: str
     ) -> None:
         self.directory = directory
-        self.host = place.host
+        self.host = host
         self.port = port
         self._cluster = cluster
-        self._command = [*place.prefix, str(program), "--port", str(port), "--dir", str(directory), *options]
+        self._command = [str(program), "--port", str(port), "--dir", str(directory), *options]
         self._child = self._launch()
 
     @classmethod
@@ -79,7 +79,7 @@ class RedisServer:
         appendonly: bool = False,
         options: Sequence[str] = (),
         program: str | Path | None = None,
-        place: Place = LOOPBACK,
+        host: str = LOOPBACK,
     ) -> Self:
         """Start a server whose files are in `directory`.
 
@@ -88,11 +88,11 @@ class RedisServer:
         `options`: further options of redis.conf, as arguments (`["--maxmemory", "1mb"]`).
         Raises RedisServerMissing, ServerFailed, TimeoutError.
         """
-        chosen = [*_BASE_OPTIONS, "--bind", place.host, "--appendonly", "yes" if appendonly else "no"]
+        chosen = [*_BASE_OPTIONS, "--bind", host, "--appendonly", "yes" if appendonly else "no"]
         if cluster:
-            chosen += [*_CLUSTER_OPTIONS, "--cluster-announce-ip", place.host]
+            chosen += [*_CLUSTER_OPTIONS, "--cluster-announce-ip", host]
         chosen += options
-        server = cls(directory, port or free_port(), chosen, redis_program(program), cluster=cluster, place=place)
+        server = cls(directory, port or free_port(), chosen, redis_program(program), cluster=cluster, host=host)
         try:
             server._wait_until_answering()
             if cluster:

@@ -13,12 +13,13 @@ _SHARE = 3
 
 def wait_until(
     predicate: Callable[[], object],
-    description: str,
+    description: str | Callable[[], str],
     timeout: float = PATIENCE_SECONDS,
     interval: float = _INTERVAL_SECONDS,
 ) -> None:
-    """Poll until `predicate` returns a true value. Raises TimeoutError with `description` after `timeout` seconds.
-    `interval` is the pause between two calls, in seconds: a longer one if each call costs much.
+    """Poll until `predicate` returns a true value. Raises TimeoutError with `description` after `timeout` seconds; it
+    may be a function that says what was seen last. `interval` is the pause between two calls, in seconds: a longer one
+    if each call costs much.
 
     An exception of `predicate` is not caught, so a server that has died ends the waiting early.
     """
@@ -29,7 +30,8 @@ def wait_until(
         if last := predicate():
             return
         if is_last:
-            raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
+            said = description if isinstance(description, str) else description()
+            raise TimeoutError(f"waited {timeout:g} s until {said}; last seen: {last!r}")
         time.sleep(max(interval, pause_after(time.monotonic() - asked_at)))
 
 

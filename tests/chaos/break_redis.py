@@ -20,22 +20,28 @@ from tests.harness.waiting import wait_until
 
 
 @contextmanager
-def redis_killed(world: World, _: Random) -> Iterator[None]:
-    world.redis.kill()
+def killed(world: World, random: Random) -> Iterator[None]:
+    """A primary is killed and restarted with all of its data."""
+    server = unavailable(world, random)
+    server.kill()
     yield
-    world.redis.restart()
+    server.restart()
+    world.wait_until_in_step(server)
 
 
 @contextmanager
-def redis_went_back(world: World, _: Random) -> Iterator[None]:
-    """Redis is restarted with an old copy of its data."""
+def went_back(world: World, random: Random) -> Iterator[None]:
+    """A primary is restarted with an old copy of its data."""
+    server, organizations = _any_primary(world, random)
     back_to = now()
-    copy(world.redis, world.directory / "copy")
+    copy(server, world.directory / "copy")
     yield
     began_at = now()
-    world.redis.kill()
-    restore(world.redis, world.directory / "copy")
-    world.lost(began_at, back_to)
+    world.unavailable(organizations)
+    server.kill()
+    restore(server, world.directory / "copy")
+    world.lost(began_at, back_to, organizations=organizations)
+    world.wait_until_in_step(server)
 
 
 @contextmanager
@@ -188,7 +194,7 @@ _UNFILLED_SHARE = 0.5
 @contextmanager
 def shard_emptied(world: World, random: Random) -> Iterator[None]:
     """While no projector can fill it again, `status` says that a shard is not complete."""
-    server, organizations = _any_shard(world, random)
+    server, organizations = _any_primary(world, random)
     yield
     began_at = now()
     world.unavailable(organizations)
@@ -203,24 +209,9 @@ def shard_emptied(world: World, random: Random) -> Iterator[None]:
 
 
 @contextmanager
-def shard_went_back(world: World, random: Random) -> Iterator[None]:
-    """A primary is restarted with an old copy of its data."""
-    server, organizations = _any_shard(world, random)
-    back_to = now()
-    copy(server, world.directory / "copy")
-    yield
-    began_at = now()
-    world.unavailable(organizations)
-    server.kill()
-    restore(server, world.directory / "copy")
-    world.lost(began_at, back_to, organizations=organizations)
-    world.cluster.wait_until_in_step(world.primaries.index(server))
-
-
-@contextmanager
 def shard_failover(world: World, random: Random) -> Iterator[None]:
     """A replica that is behind is promoted: what its primary acknowledged meanwhile is lost."""
-    server, organizations = _any_shard(world, random)
+    server, organizations = _any_primary(world, random)
     number = world.primaries.index(server)
     back_to = now()
     with world.cluster.losing(number):
@@ -230,16 +221,6 @@ def shard_failover(world: World, random: Random) -> Iterator[None]:
         world.cluster.fail_over(number)
     world.lost(began_at, back_to, organizations=organizations)
     world.cluster.join(number)
-
-
-@contextmanager
-def shard_killed(world: World, random: Random) -> Iterator[None]:
-    """A primary is killed and restarted with all of its data."""
-    server = unavailable_shard(world, random)
-    server.kill()
-    yield
-    server.restart()
-    world.cluster.wait_until_in_step(world.primaries.index(server))
 
 
 @contextmanager
@@ -301,14 +282,14 @@ def _moved(world: World, random: Random, slot: int) -> Iterator[None]:
     world.cluster.move_slot(slot, owner)
 
 
-def _any_shard(world: World, random: Random) -> tuple[RedisServer, frozenset[str]]:
+def _any_primary(world: World, random: Random) -> tuple[RedisServer, frozenset[str]]:
     server = random.choice(world.primaries)
     return server, world.organizations_of(server)
 
 
-def unavailable_shard(world: World, random: Random) -> RedisServer:
-    """Returns any shard, of which it is noted that it is not there from now on."""
-    server, organizations = _any_shard(world, random)
+def unavailable(world: World, random: Random) -> RedisServer:
+    """Returns any primary, of which it is noted that it is not there from now on."""
+    server, organizations = _any_primary(world, random)
     world.unavailable(organizations)
     return server
 

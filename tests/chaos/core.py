@@ -1,17 +1,17 @@
-"""The core product of a chaos run: three organizations that keep changing, the same for the same seed. And its writer,
-which publishes their events and notes when.
+"""A core product: organizations that keep changing, the same for the same seed. And its writer, which publishes their
+events and notes when.
 
 Ids are the same in all organizations, so that a mixed-up answer shows. A lead shows its version as referrer, a contact
-as first name. The third organization is now and then deleted and created again.
+as first name. Of the three organizations of a chaos run, the third is now and then deleted and created again.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from math import inf
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -33,9 +33,11 @@ KEY_IDS = (crm.uuid(0xF1), crm.uuid(0xF2))
 """The first is always active, the second is revoked now and then."""
 _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 _STEP_SECONDS = 0.01
+_BAD_SHARE = 0.004
 _HOSTILE_SHARE = 0.25
 """Of bad records."""
 _TICK_SECONDS = 0.05
+MAX_BEHIND = 500
 _WORK_SECONDS, _REST_SECONDS = (2.0, 12.0), (1.0, 10.0)
 """The writer rests now and then: some holes exist only while nothing is written."""
 
@@ -58,21 +60,21 @@ class Core:
     def __init__(
         self,
         seed: int,
+        organizations: Sequence[str] = ORGANIZATIONS,
         *,
         leads: int = 40,
         contacts: int = 12,
-        bad_share: float = 0.004,
         hostile_bytes: int = 0,
         calm: bool = False,
     ) -> None:
-        """`hostile_bytes` is the size of the largest hostile record; 0: there is none. `calm`: leads and contacts
-        change, and nothing is bad, deleted or refused, so that each request for a known one must be answered with 200.
+        """`leads` and `contacts` are those of each organization. `hostile_bytes` is the size of the largest hostile
+        record; 0: there is none. `calm`: only leads and contacts change; nothing is bad, and access stays as it is.
         """
+        self.organizations = organizations
         self.leads = [crm.uuid(0x100000 + number) for number in range(leads)]
         self.contacts = [crm.uuid(0xC00000 + number) for number in range(contacts)]
         self.unknown = crm.uuid(0xDEAD)
         self._random = Random(seed)
-        self._bad_share = bad_share
         self._hostile_bytes = hostile_bytes
         self._calm = calm
         self._versions: dict[Entity, int] = {}
@@ -83,7 +85,7 @@ class Core:
 
     def first(self) -> Iterator[Change]:
         """Every organization with its keys, leads and contacts; some contacts come after their leads."""
-        for organization in ORGANIZATIONS:
+        for organization in self.organizations:
             yield self._organization(organization)
             yield from (self._key(organization, key_id) for key_id in KEY_IDS)
             early = len(self.contacts) // 2
@@ -107,11 +109,11 @@ class Core:
                 yield crm.deleted(kind, version + 1, entity[2], entity[1], self._seconds())
 
     def _next(self) -> Change:
-        organization = self._random.choice(ORGANIZATIONS)
+        organization = self._random.choice(self.organizations)
         chance = self._random.random()
         if self._calm:
             chance = max(chance, 0.05)
-        if chance < self._bad_share:
+        if chance < _BAD_SHARE:
             return self._bad(organization)
         if chance < 0.03:
             return Change(self._random.choice(list(self._newest.values())), None)  # published twice
@@ -127,7 +129,7 @@ class Core:
         """The first quarter of them is never deleted: a 404 there is always wrong."""
         id_ = self._random.choice(ids)
         verb = self._random.random()
-        if ids.index(id_) >= len(ids) // 4 and verb < 0.12 and not self._calm:
+        if ids.index(id_) >= len(ids) // 4 and verb < 0.12:
             return self._gone(kind, organization, id_, tombstone=verb < 0.04)
         return self._lead(organization, id_) if kind is resources.LEAD else self._contact(organization, id_)
 
@@ -217,6 +219,15 @@ def key_text(entity: Entity) -> str:
     return api_keys.mint(entity[1], entity[2].replace("-", "")[-30:])
 
 
+def key_of(organization: str) -> str:
+    """The API key of an organization that is always active."""
+    return key_text((resources.API_KEY, organization, KEY_IDS[0]))
+
+
+def messages(changes: Iterable[Change]) -> list[Message]:
+    return [change.message for change in changes]
+
+
 class Bodies:
     """Every document that was ever published, by register and version."""
 
@@ -261,27 +272,35 @@ class Bodies:
         return None
 
 
-class Stage(Protocol):
-    """What a writer needs to know of an installation."""
+class Stage:
+    """A Leadview to which a core product publishes, and what has happened to it."""
 
-    leadview: Leadview
-    history: History
-    publishing: threading.Lock
-    """Held while something is being published."""
-    bad_keys: set[str]
-    """Message keys of all bad records that the topics hold."""
+    def __init__(self, leadview: Leadview) -> None:
+        self.leadview = leadview
+        self.history = History()
+        self.publishing = threading.Lock()
+        """Held while something is being published."""
+        self.bad_keys: set[str] = set()
+        """Message keys of all bad records that the topics hold."""
 
 
 class Writer(Repeating):
-    """Publishes about `rate` changes per second until `stop`, except while it rests, if it `rests` at all."""
+    """Publishes about `rate` changes per second until `stop`, except while it rests or waits."""
 
-    def __init__(self, stage: Stage, changes: Iterator[Change], rate: float, seed: int, *, rests: bool = True) -> None:
+    def __init__(
+        self, stage: Stage, core: Core, rate: float, seed: int = 1, *, rests: bool = False, waits: bool = False
+    ) -> None:
+        """`rests`: now and then, nothing is published. `waits`: nor is it while the projectors are more than
+        `MAX_BEHIND` records behind, because a slow machine would never catch up.
+        """
         super().__init__(_TICK_SECONDS)
-        self._stage = stage
-        self._changes = changes
+        self.stage = stage
+        self.core = core
+        self._changes = core.more()
         self._random = Random(seed)
         self._each = max(1, round(rate * _TICK_SECONDS))
         self._rests = rests
+        self._waits = waits
         self._rest_at = inf
         self.bodies = Bodies()
         self.number = 0
@@ -292,12 +311,12 @@ class Writer(Repeating):
 
     def publish(self, changes: Iterable[Change]) -> None:
         """Send these, and return when Kafka has them."""
-        stage, published = self._stage, self._stage.history.published
+        stage, published = self.stage, self.stage.history.published
         with stage.publishing:
             sent = list(changes)
             states = [published.add(change.register, change.value) for change in sent if change.register]
             stage.leadview.topics.bad_keys |= {change.message.key for change in sent if change.bad}
-            stage.leadview.publish_all(change.message for change in sent)
+            stage.leadview.publish_all(messages(sent))
             for state in states:
                 state.acked_at = now()
             for change in sent:
@@ -307,7 +326,28 @@ class Writer(Repeating):
             stage.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
 
     def _work(self) -> None:
+        if self._waits and self.stage.leadview.behind() > MAX_BEHIND:
+            return
         self.publish(islice(self._changes, self._each))
         if self._rests and now() > self._rest_at:
             self._ended.wait(self._random.uniform(*_REST_SECONDS))
             self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)
+
+
+def first(organization: str = crm.ORGANIZATION, *, leads: int, contacts: int) -> list[Message]:
+    """Returns the organization with its keys, and so many leads and contacts of it."""
+    return messages(Core(1, [organization], leads=leads, contacts=contacts).first())
+
+
+def writer_to(leadview: Leadview, rate: float = 0.0, *, leads: int, contacts: int) -> Writer:
+    """Returns a writer that has published an organization, with so many leads and contacts, and may start."""
+    core = Core(1, [crm.ORGANIZATION], leads=leads, contacts=contacts, calm=True)
+    writer = Writer(Stage(leadview), core, rate, waits=True)
+    writer.publish(core.first())
+    return writer
+
+
+def traffic(*, leads: int = 40, contacts: int = 12) -> Iterator[Message]:
+    """Yields changes of the leads and contacts of two organizations, without end."""
+    core = Core(1, (crm.ORGANIZATION, crm.OTHER_ORGANIZATION), leads=leads, contacts=contacts, calm=True)
+    return (change.message for change in core.more())

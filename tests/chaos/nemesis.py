@@ -12,7 +12,7 @@ from msgspec import Struct
 from devstack.child import Child
 from tests.chaos import break_kafka, break_redis, operators
 from tests.chaos.break_processes import any_api, any_projector, api_killed, greedy_tenant, projectors_end, stands_still
-from tests.chaos.break_redis import late, proxied, sliced, stalled, unavailable_shard
+from tests.chaos.break_redis import killed, late, proxied, sliced, stalled, unavailable, went_back
 from tests.chaos.history import Window, now
 from tests.chaos.world import Strike, World
 
@@ -63,16 +63,9 @@ FAULTS = {
         ),
         Fault("api-killed", api_killed, NO_ANSWER, inside=True),
         Fault("api-paused", stands_still(any_api), NO_ANSWER | UNAVAILABLE),
-        Fault("redis-killed", break_redis.redis_killed, UNAVAILABLE, inside=True, needs="address"),
-        Fault("redis-paused", stands_still(lambda world, _: world.redis), UNAVAILABLE, inside=True, needs="address"),
-        Fault(
-            "redis-went-back",
-            break_redis.redis_went_back,
-            UNAVAILABLE,
-            seconds=(0.5, 4.0),
-            inside=True,
-            needs="address",
-        ),
+        Fault("redis-killed", killed, inside=True, needs="address"),
+        Fault("redis-paused", stands_still(unavailable), inside=True, needs="address"),
+        Fault("redis-went-back", went_back, seconds=(0.5, 4.0), inside=True, needs="address"),
         Fault("redis-emptied", break_redis.redis_emptied, UNAVAILABLE, inside=True),
         Fault("redis-full", break_redis.redis_full, seconds=(1.0, 3.0), inside=True),
         Fault("redis-demoted", break_redis.redis_demoted, UNAVAILABLE, needs="address"),
@@ -88,10 +81,10 @@ FAULTS = {
         Fault("redis-two-masters", break_redis.two_masters, UNAVAILABLE, inside=True, needs="sentinel"),
         Fault("scripts-flushed", break_redis.scripts_flushed),
         Fault("shard-emptied", break_redis.shard_emptied, inside=True, needs="cluster"),
-        Fault("shard-went-back", break_redis.shard_went_back, seconds=(0.5, 4.0), inside=True, needs="cluster"),
+        Fault("shard-went-back", went_back, seconds=(0.5, 4.0), inside=True, needs="cluster"),
         Fault("shard-failover", break_redis.shard_failover, seconds=(0.5, 3.0), inside=True, needs="cluster"),
-        Fault("shard-killed", break_redis.shard_killed, inside=True, needs="cluster"),
-        Fault("shard-paused", stands_still(unavailable_shard), inside=True, needs="cluster"),
+        Fault("shard-killed", killed, inside=True, needs="cluster"),
+        Fault("shard-paused", stands_still(unavailable), inside=True, needs="cluster"),
         Fault("shard-lost", break_redis.shard_lost, seconds=(0.5, 3.0), needs="cluster"),
         Fault("copy-moved", break_redis.copy_moved, seconds=(1.0, 3.0), inside=True, needs="cluster"),
         Fault("organization-moved", break_redis.organization_moved, inside=True, needs="cluster"),

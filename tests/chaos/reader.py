@@ -1,7 +1,8 @@
 """Readers: external tools that send requests to the API all the time and note every answer."""
 
 import http.client
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from math import inf
 from random import Random
@@ -12,10 +13,13 @@ import orjson
 from devstack.threads import Repeating
 from projector.reference import Entity
 from schemas import resources
-from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
+from tests.chaos.checker import Checker, Verdict
+from tests.chaos.core import KEY_IDS, Core, Writer, key_text
 from tests.chaos.history import Response, at, now
 from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
+_RATE, _ENOUGH = 200.0, 50
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 
 
@@ -41,15 +45,16 @@ class Reader(Repeating):
 
     def read_all(self) -> None:
         """Read each lead and contact of all organizations once, with the key that is always active."""
-        for organization in ORGANIZATIONS:
+        for organization in self._core.organizations:
             leads = [(resources.LEAD, organization, id_) for id_ in self._core.leads]
             contacts = [(resources.CONTACT, organization, id_) for id_ in self._core.contacts]
             for wanted in [*leads, *contacts]:
                 self._read((resources.API_KEY, organization, KEY_IDS[0]), wanted)
 
     def _work(self) -> None:
-        key = (resources.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
-        self._read(key, self._wanted(key[1]))
+        organization = self._random.choice(self._core.organizations)
+        key_id = self._random.choices(KEY_IDS, [3, 1])[0]
+        self._read((resources.API_KEY, organization, key_id), self._wanted(organization))
 
     def _read(self, key: Entity, wanted: Entity) -> None:
         process = self._random.randrange(len(self._connections))
@@ -103,3 +108,27 @@ def read(answer: Response, body: bytes) -> Response:
             answer.shown, answer.contact_id = document["referrer"], document["contact_id"]
             answer.contact_shown = document["contact"]["first_name"] if document["contact"] else None
     return answer
+
+
+def check(writer: Writer, readers: Sequence[Reader], access_seconds: float = 1.0) -> Verdict:
+    """Check all that these readers have seen of what was published."""
+    history = writer.stage.history
+    history.answers += [answer for reader in readers for answer in reader.answers]
+    return Checker(history, writer.bodies, access_seconds).check()
+
+
+@contextmanager
+def readers_of(writer: Writer, port: int, readers: int = 1) -> Iterator[None]:
+    """Readers ask the API on this port until the block ends. Fails unless every answer was right. The API should be a
+    patient one: no outage is expected, whatever the machine does meanwhile.
+    """
+    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS) for _ in range(readers)]
+    asking = [Reader([each], writer.core, seed, _RATE) for seed, each in enumerate(connections)]
+    with ExitStack() as stack:
+        for reader in asking:
+            stack.enter_context(reader)
+        wait_until(lambda: all(reader.answers for reader in asking), "the readers have begun")
+        yield
+        wait_until(lambda: all(len(reader.answers) > _ENOUGH for reader in asking), "the readers have read enough")
+    verdict = check(writer, asking, access_seconds=inf)
+    assert not verdict.anomalies, [str(anomaly) for anomaly in verdict.anomalies[:10]]

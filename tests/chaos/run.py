@@ -14,13 +14,13 @@ from msgspec import Struct, field
 
 from devstack.threads import Repeating
 from schemas import names, resources
-from tests.chaos.checker import Checker, Verdict
+from tests.chaos.checker import Verdict
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, Writer, key_text
 from tests.chaos.history import now
 from tests.chaos.nemesis import Fault, Nemesis
 from tests.chaos.operators import Operator
 from tests.chaos.pulse import Probe, Pulse
-from tests.chaos.reader import Reader
+from tests.chaos.reader import Reader, check
 from tests.chaos.world import World
 from tests.harness import stored
 from tests.harness.api_server import LEADS, ApiServer
@@ -111,14 +111,14 @@ def run(
     report, began_at = Report(seed, 0.0), now()
     core = Core(seed, hostile_bytes=hostile_bytes)
     world.again = core.again
-    writer = Writer(world, core.more(), rates.changes, seed)
+    writer = Writer(world, core, rates.changes, seed, rests=True)
     readers = [
         Reader([_connection(port) for port in world.ports], core, seed + number, rates.questions)
         for number in range(rates.readers)
     ]
     operator, pulse, probe = Operator(world, seed), Pulse(), Probe(world)
     threads: list[Repeating] = [pulse, probe, writer, operator, *readers]
-    with _judging(report):
+    with judging(report):
         world.start()
         writer.publish(core.first())
         world.catch_up()
@@ -127,10 +127,10 @@ def run(
         Nemesis(world, faults, seed, pace=pace, pairs=pairs).run(seconds)
     for thread in threads:
         if thread.ident:
-            with _judging(report):
+            with judging(report):
                 thread.stop()
     if not report.final and not report.unfinished:
-        with _judging(report):
+        with judging(report):
             world.catch_up()
             report.final += _final(world)
     report.final += [*operator.wrong, *world.wrong]
@@ -138,7 +138,6 @@ def run(
     report.operations["suspended"] = world.suspended
     report.documents = len(world.leadview.expected())
     history = world.history
-    history.answers += [answer for reader in readers for answer in reader.answers]
     history.beats += probe.beats
     for window in history.windows:
         report.faults[window.fault] += 1
@@ -148,7 +147,7 @@ def run(
     report.busy = sum(window.healed_at - window.began_at for window in pulse.windows)
     if report.busy > _BUSY_SHARE * report.seconds and not report.unfinished:
         report.unfinished = "the machine was too busy for most answers to be judged"
-    report.verdict = Checker(history, writer.bodies, access_seconds).check()
+    report.verdict = check(writer, readers, access_seconds)
     return report
 
 
@@ -157,7 +156,7 @@ def _connection(port: int) -> HTTPConnection:
 
 
 @contextmanager
-def _judging(report: Report) -> Iterator[None]:
+def judging(report: Report) -> Iterator[None]:
     """Note in the report what the block raises: what took too long is wrong, other errors end the run unfinished."""
     try:
         yield

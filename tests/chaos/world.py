@@ -28,8 +28,8 @@ from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import Heartbeat
 from tests.chaos import brokers as kafka_brokers
-from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
-from tests.chaos.history import CaughtUp, History, Loss, Outage, now
+from tests.chaos.core import ORGANIZATIONS, Stage, key_of
+from tests.chaos.history import CaughtUp, Loss, Outage, now
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
@@ -38,7 +38,6 @@ from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, last_false, wait_until
 
-PROJECTORS = ("projector-1", "projector-2")
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
@@ -50,12 +49,13 @@ ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
 RedisKind = Literal["address", "sentinel", "cluster"]
 
 
-class World:
+class World(Stage):
     """Starts with `start`, ends with the block. `brokers` are given if faults may affect them as well.
 
     `redis` says how the processes find Redis: at an address, which is that of a proxy; by a Sentinel that names it; or
     as a cluster of three primaries with a replica each. The proxies are used for an address only. `processes` is the
-    number of API processes. With the embedded Kafka there is one projector, because its groups have one member.
+    number of API processes. With the embedded Kafka there is one projector, because its groups have one member. `hosts`
+    are the addresses of the servers of a cluster, `settings` those of all processes.
     """
 
     def __init__(
@@ -67,31 +67,34 @@ class World:
         *,
         api_redis_timeout: float = 0.5,
         redis: RedisKind = "address",
+        projectors: int = 2,
         processes: int = 2,
+        hosts: Sequence[str] = (),
+        **settings: object,
     ) -> None:
         self.brokers = brokers
         self._real = kafka.kind != "embedded"
         self._api_redis_timeout = api_redis_timeout
-        self.history = History()
         self.directory = directory
         self._stack = ExitStack()
         self._servers = 0
         self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis")) if redis == "sentinel" else None
-        self._cluster = self._stack.enter_context(_new_cluster(directory / "redis")) if redis == "cluster" else None
+        self._cluster = (
+            self._stack.enter_context(_new_cluster(directory / "redis", hosts)) if redis == "cluster" else None
+        )
         self.redis = self.new_redis() if redis == "address" else self.primaries[0]
         self.to_projector = self._stack.enter_context(faulty_proxy(self.redis.port))
         self.to_api = self._stack.enter_context(faulty_proxy(self.redis.port))
-        self.leadview = self._stack.enter_context(
-            Leadview(kafka, prefix, self.sentinel or self._cluster or self.redis, directory)
-        )
+        server = self.sentinel or self._cluster or self.redis
+        super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory, **settings)))
+        self.leadview.calls_plain_commands = False
         self.projectors: dict[str, Child] = {}
+        count = projectors if self._real else 1
+        self.metrics_ports = {f"projector-{number + 1}": free_port() for number in range(count)}
+        """Those of the projectors, by name."""
         self.partitions = dict.fromkeys(resources.KINDS, 0)
-        self.publishing = threading.Lock()
-        """Held while something is being published."""
         self.operating = threading.Lock()
         """Held while an operator's command runs."""
-        self.bad_keys: set[str] = set()
-        """Message keys of all bad records that the topics hold."""
         self.wrong: list[str] = []
         """What faults found to be wrong."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
@@ -104,6 +107,7 @@ class World:
         """How many operators' commands have stood still so far."""
         self.ports = [free_port() for _ in range(processes)]
         """Those of the API processes."""
+        self.api_metrics_ports = [free_port() for _ in self.ports]
         self.apis: list[Child] = []
 
     def __enter__(self) -> Self:
@@ -130,9 +134,16 @@ class World:
         return [self.sentinel.master if self.sentinel else self.redis]
 
     def organizations_of(self, server: RedisServer) -> frozenset[str]:
-        """Returns the organizations in the shard of this primary."""
+        """Returns the organizations in the shard of this primary: all if there is only one."""
+        if not self._cluster:
+            return frozenset(ORGANIZATIONS)
         owners = {id_: self.cluster.owner(names.tag_slot(names.tag(names.organization(id_)))) for id_ in ORGANIZATIONS}
         return frozenset(id_ for id_, owner in owners.items() if owner is server)
+
+    def wait_until_in_step(self, primary: RedisServer) -> None:
+        """Wait until the replica of this primary has all that it has, if there is one."""
+        if self._cluster:
+            self._cluster.wait_until_in_step(self.primaries.index(primary))
 
     def start(self, partitions: int = 2) -> None:
         """Topics, projectors, the API processes."""
@@ -141,18 +152,18 @@ class World:
         self.leadview.topics.create(partitions)
         for kind in resources.KINDS:
             self._compact_soon(kind, partitions)
-        for name in PROJECTORS if self._real else PROJECTORS[:1]:
+        for name in self.metrics_ports:
             self.start_projector(name)
         self.apis = [self._new_api(number) for number in range(len(self.ports))]
         for number in range(len(self.ports)):
             self._wait_for_api(number)
 
     def start_projector(self, name: str) -> None:
-        self.projectors[name] = self.new_projector(name)
+        self.projectors[name] = self.new_projector(name, metrics_port=self.metrics_ports[name])
 
-    def new_projector(self, name: str, program: Sequence[str] = PROJECTOR) -> Child:
+    def new_projector(self, name: str, program: Sequence[str] = PROJECTOR, **settings: object) -> Child:
         """Start a projector that no fault of projectors chooses."""
-        return self.leadview.start("run", command=program, log=name, **self.projector_settings())
+        return self.leadview.start("run", command=program, log=name, **self.projector_settings(), **settings)
 
     @contextmanager
     def asleep(self, *sleepers: Child) -> Iterator[None]:
@@ -175,8 +186,13 @@ class World:
         self._wait_for_api(number)
 
     def _new_api(self, number: int) -> Child:
-        settings: dict[str, Any] = {"redis_url": self._url(self.to_api), "api_redis_timeout": self._api_redis_timeout}
-        return self.leadview.start(command=API, log=f"api-{number + 1}", api_port=self.ports[number], **settings)
+        settings: dict[str, Any] = {
+            "redis_url": self._url(self.to_api),
+            "api_redis_timeout": self._api_redis_timeout,
+            "api_port": self.ports[number],
+            "metrics_port": self.api_metrics_ports[number],
+        }
+        return self.leadview.start(command=API, log=f"api-{number + 1}", **settings)
 
     def _wait_for_api(self, number: int) -> None:
         wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
@@ -203,17 +219,14 @@ class World:
 
     def succeed(self, *words: str, program: Sequence[str] = PROJECTOR) -> None:
         """Run an operator's command, and again after a failure, until it succeeds. Raises TimeoutError."""
-        outputs = []
+        outputs = [""]
 
         def succeeds() -> bool:
             done = self.command(*words, program=program)
             outputs.append(done.output)
             return done.status == 0
 
-        try:
-            wait_until(succeeds, f"{words} succeeds", RECOVER_SECONDS)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}: {outputs[-1]}") from None
+        wait_until(succeeds, lambda: f"{words} succeeds: {outputs[-1]}", RECOVER_SECONDS)
 
     def accept_bad_records(self) -> None:
         """Accept those that are known. Compaction leaves so many more of them than of others that lines would halt."""
@@ -313,7 +326,7 @@ class World:
         return None
 
     def _is_served_by_api(self) -> bool:
-        keys = [key_text((resources.API_KEY, id_, KEY_IDS[0])) for id_ in ORGANIZATIONS]
+        keys = [key_of(id_) for id_ in ORGANIZATIONS]
         return all(
             api.is_ready() and all(api.get(LEADS + NO_LEAD, key=key).status != 503 for key in keys)
             for api in map(ApiServer, self.ports)
@@ -356,8 +369,8 @@ def _usual(words: tuple[str, ...]) -> tuple[str, ...]:
     return (*words, "--max-latency", "0") if words[0] == "rebuild" else words
 
 
-def _new_cluster(directory: Path) -> RedisCluster:
-    return RedisCluster(directory, replicas=True, appendonly=True, options=_REDIS_OPTIONS)
+def _new_cluster(directory: Path, hosts: Sequence[str]) -> RedisCluster:
+    return RedisCluster(directory, replicas=True, appendonly=True, options=_REDIS_OPTIONS, hosts=hosts)
 
 
 def projectors(client: Any) -> dict[int, Heartbeat]:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-BORDERS = ("kafka", "events", "http", "metrics")
+BORDERS = ("kafka", "events", "http")
 
 Fuzz = Callable[[int, float], str]
 """Takes a seed and a time in seconds. Returns a line of the report. Raises AssertionError on a finding."""

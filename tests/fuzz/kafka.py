@@ -4,28 +4,21 @@ For any sequence of batches, whatever is in them: nothing is raised, offsets onl
 records of the batches that are intact are all there, and what is bad says so in a few words.
 """
 
-import asyncio
 import struct
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import chain, pairwise
-from pathlib import Path
 from random import Random
-from typing import Any
 
-from devstack.embedded_kafka import EmbeddedKafka
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.kafka.batches import RecordBatch, whole_batches
 from projector.kafka.fetching import FetchedRecords, Unpacker
-from projector.kafka.reader import Reader, open_reader
 from projector.record import Partition, Record
 from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
-from schemas.resources import KINDS, LEAD
-from schemas.settings import ProjectorSettings, load
+from schemas.resources import LEAD
 from tests.harness import crm, raw_batches
 from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch
 
@@ -53,7 +46,7 @@ _FIELDS_AT = ((0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q
 
 def fuzz(seed: int, seconds: float) -> str:
     random = Random(seed)
-    until = time.monotonic() + 0.8 * seconds
+    until = time.monotonic() + seconds
     rounds = records = bad = 0
     slowest = 0.0
     while time.monotonic() < until or not rounds:
@@ -65,11 +58,8 @@ def fuzz(seed: int, seconds: float) -> str:
         records += len(found)
         bad += sum(bool(record.problem) for record in found)
     assert slowest < MAX_SECONDS, f"a few batches took {slowest:.1f} s"
-    sent, read = asyncio.run(_through_a_broker(random, 0.2 * seconds))
-    return (
-        f"{rounds:,} streams of batches, {records:,} records of which {bad:,} are bad, the slowest stream "
-        f"{slowest:.2f} s; {read:,} records of {sent:,} batches through a broker"
-    )
+    counts = f"{rounds:,} streams of batches, {records:,} records of which {bad:,} are bad"
+    return f"{counts}, the slowest stream {slowest:.2f} s"
 
 
 def _stream(random: Random) -> tuple[bytes, list[tuple[int, int]]]:
@@ -108,7 +98,7 @@ def _check(data: bytes, intact: list[tuple[int, int]]) -> list[Record]:
     for begin, end in intact:
         assert good.issuperset(range(begin, end)), f"the records {begin} to {end} are intact, and not there"
     for record in found:
-        check_record(record)
+        _check_record(record)
     return found
 
 
@@ -122,17 +112,17 @@ def _from(data: bytes, first: int) -> bytes:
     return b""
 
 
-def check_record(record: Record) -> None:
+def _check_record(record: Record) -> None:
     assert len(record.key or b"") <= MAX_KEY_BYTES
     assert len(record.value or b"") <= MAX_RECORD_BYTES
     assert 0 <= record.timestamp < 2**48
-    fault = why_bad(record)
+    fault = _why_bad(record)
     assert fault is None or fault.kind != "defect", fault
     assert fault is None or len(DeadLetter.of(record, fault).reason) <= 1000
     assert fault or not record.problem
 
 
-def why_bad(record: Record) -> Fault | None:
+def _why_bad(record: Record) -> Fault | None:
     """Returns why a record is bad; None if it is good."""
     try:
         interpret(record)
@@ -161,7 +151,7 @@ def _bytes_of_records(random: Random, count: int, base: int) -> bytes:
             case 0:
                 content[at] = random.randrange(256)
             case 1:
-                content[at:at] = _varint(random.choice(_VARINTS))
+                content[at:at] = raw_batches.varint(random.choice(_VARINTS))
             case 2:
                 del content[at : at + random.randint(1, 9)]
             case _:
@@ -244,14 +234,6 @@ def _as_batch(random: Random, content: bytes, count: int, base: int) -> bytes:
     return batch([b""] * count, codec=codec, compressed=compressed, base=base)
 
 
-def _varint(value: int) -> bytes:
-    found, rest = bytearray(), (value << 1) ^ (value >> 63)
-    while rest & ~0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*found, rest])
-
-
 def _with_checksum(data: bytearray) -> bytes:
     struct.pack_into(">I", data, 17, raw_batches.checksum(bytes(data[21:])))
     return bytes(data)
@@ -261,42 +243,3 @@ _DAMAGE: tuple[Callable[[Random, int, int], bytes], ...] = (
     *(_field_of_the_header, _bytes_of_records, _bytes_of_records, _any_bytes, _compressed_bytes),
     *(_wrong_checksum, _control),
 )
-
-
-async def _through_a_broker(random: Random, seconds: float) -> tuple[int, int]:
-    """Publish damaged batches to the embedded broker, and read them with the projector's client.
-
-    Returns how many batches were sent, and how many records were read. A good record at the end must be among them.
-    """
-    until = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as directory, EmbeddedKafka.start(Path(directory)) as kafka:
-        kafka.create_topic(TOPIC, 1)
-        variables: dict[str, Any] = {"LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
-        settings = load(ProjectorSettings, variables)
-        sent = read = 0
-        async with open_reader(settings, KINDS) as reader:
-            while not sent or time.monotonic() < until:
-                batches = [_damaged(random) for _ in range(10)]
-                for data in [*batches, batch([raw_batches.record(0, crm.lead().key, crm.lead().value)])]:
-                    error = await raw_batches.publish(kafka.bootstrap_servers, TOPIC, 0, data)
-                    sent += error == 0
-                read += await _read_to_the_end(reader)
-    return sent, read
-
-
-def _damaged(random: Random) -> bytes:
-    return random.choice(_DAMAGE[1:])(random, random.randint(1, 6), 0)
-
-
-async def _read_to_the_end(reader: Reader) -> int:
-    partition = Partition(TOPIC, 0)
-    ranges = await reader.range([partition])
-    last, count = None, 0
-    async for records in reader.read(ranges):
-        for record in records:
-            check_record(record)
-            last, count = record, count + 1
-    assert last
-    assert not last.problem
-    assert last.next_offset == ranges[partition][1]
-    return count

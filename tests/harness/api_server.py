@@ -68,7 +68,13 @@ class ApiServer(Struct, frozen=True):
     timeout: float = PATIENCE_SECONDS
 
     def get(
-        self, path: str, *, key: str | None = None, headers: Mapping[str, str] | None = None, method: str = "GET"
+        self,
+        path: str,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        data: bytes | None = None,
     ) -> Response:
         """Send one request over a connection of its own."""
         sent = dict(headers or {})
@@ -76,7 +82,7 @@ class ApiServer(Struct, frozen=True):
             sent["Authorization"] = f"Bearer {key}"
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         try:
-            connection.request(method, path, headers=sent)
+            connection.request(method, path, data, sent)
             reply = connection.getresponse()
             names = {name.lower(): value for name, value in reply.getheaders()}
             return Response(reply.status, names, reply.read())
@@ -161,13 +167,20 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     configuration.app = partial(create_app, settings)  # without configuring logs, as a worker would
     configuration.http = edge
     uvicorn_server = uvicorn.Server(configuration)
-    thread = threading.Thread(target=uvicorn_server.run, args=([listener],))
-    thread.start()
-    try:
-        wait_until(lambda: uvicorn_server.started, "the API listens")
+    with running_uvicorn(uvicorn_server, listener):
         if ready:
             wait_until(api.is_ready, "the API is ready")
         yield api
+
+
+@contextmanager
+def running_uvicorn(uvicorn_server: uvicorn.Server, *listeners: socket.socket) -> Iterator[None]:
+    """Run a server in a thread until the block ends. The block begins when it listens."""
+    thread = threading.Thread(target=uvicorn_server.run, args=([*listeners] or None,))
+    thread.start()
+    try:
+        wait_until(lambda: uvicorn_server.started, "the server listens")
+        yield
     finally:
         uvicorn_server.should_exit = True
         thread.join()

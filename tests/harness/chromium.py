@@ -89,10 +89,7 @@ class Page:
             last = self.text(selector)
             return all(word in last for word in words) and bool(last)
 
-        try:
-            wait_until(is_said, f"{selector} says {words}")
-        except TimeoutError as error:
-            raise AssertionError(f"{selector} says {last!r}, not {words}; {self.complaints}") from error
+        wait_until(is_said, lambda: f"{selector} says {words}; it says {last!r}, and {self.complaints}")
         return last
 
     def size(self, width: int, height: int = 900, *, dark: bool = False) -> None:

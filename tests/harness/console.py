@@ -6,7 +6,6 @@ only what samples Redis and Kafka is left out.
 
 import asyncio
 import http.client
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
@@ -32,20 +31,13 @@ from projector.redis.store import Memory, Store
 from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control
+from tests.harness.api_server import ApiServer, Response, running_uvicorn
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = {"X-Leadview-Console": "page"}
-
-
-class Reply(NamedTuple):
-    """An answer of the console. `body` is its JSON; None if it is something else."""
-
-    status: int
-    headers: dict[str, str]
-    body: Any
 
 
 class Console:
@@ -56,23 +48,18 @@ class Console:
         self.url = f"http://127.0.0.1:{port}"
         self.headers = headers
 
-    def request(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+    def request(self, method: str, path: str, body: object = None, **headers: str) -> Response:
         """`headers` replace those of the page; an empty one is left out. `_` stands for `-`."""
         given = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)) as connection:
-            data = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
-            connection.request(method, path, data, {name: value for name, value in given.items() if value})
-            response = connection.getresponse()
-            text = response.read()
-            is_json = response.getheader("content-type", "").startswith("application/json")
-            fields = {name.lower(): value for name, value in response.getheaders()}
-            return Reply(response.status, fields, orjson.loads(text) if is_json else None)
+        sent = {name: value for name, value in given.items() if value}
+        data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+        return ApiServer(self.port).get(path, method=method, headers=sent, data=data)
 
     def find(self, text: str) -> list[Any]:
         """Returns the answers of the box."""
         reply = self.request("POST", "/api/find", {"text": text})
         assert reply.status == 200, reply
-        found: list[Any] = reply.body
+        found: list[Any] = reply.json
         return found
 
     @contextmanager
@@ -116,13 +103,7 @@ def running_console(
     console = Console(port or free_port(), headers)
     child = leadview.start("console", "--port", str(console.port), *words, command=command, log="console", **settings)
 
-    def answers() -> bool:
-        try:
-            return console.request("GET", "/").status == 200
-        except OSError:
-            return False
-
-    wait_until(while_running(child, answers), "the console answers")
+    wait_until(while_running(child, lambda: ApiServer(console.port).answers("/")), "the console answers")
     try:
         yield child, console
     finally:
@@ -155,10 +136,7 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
             and all(each.partition(":")[0].partition(" for ")[0] in notes for each in said["notes"])
         )
 
-    try:
-        wait_until(agrees, "the page says what `status` says")
-    except TimeoutError as error:
-        raise AssertionError(f"{verdict(page)!r}, {page.text('#problems')!r}, not {said!r}") from error
+    wait_until(agrees, lambda: f"the page says {said!r}; it says {verdict(page)!r}, {page.text('#problems')!r}")
 
 
 def find(page: Page, text: str, *words: str) -> str:
@@ -193,17 +171,16 @@ REPEATS = 60
 """After so many seconds, the pictures say the same again; only times and counts of offsets have grown."""
 
 
-class FedConsole:
+class FedConsole(NamedTuple):
     """A console whose pictures come from a test. Created by `fed_console`."""
 
-    def __init__(self, url: str, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
-        self.url = url
-        self._feed = feed
-        self._loop = loop
+    url: str
+    feed: Feed
+    loop: asyncio.AbstractEventLoop
 
     def publish(self, shown: Picture) -> None:
         """Give a picture to every page that is open."""
-        self._loop.call_soon_threadsafe(self._feed.publish, shown)
+        self.loop.call_soon_threadsafe(self.feed.publish, shown)
 
 
 @contextmanager
@@ -218,17 +195,12 @@ def fed_console() -> Iterator[FedConsole]:
 
     explainer = Explainer(Store(settings), settings, ApiSettings())
     app = create_app({}, feed, explainer, None, lifespan)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False))
-    thread = threading.Thread(target=server.run, name="fed-console")
-    thread.start()
-    try:
-        wait_until(lambda: server.started, "the console serves")
-        yield FedConsole(f"http://127.0.0.1:{port}", feed, loops[0])
-    finally:
-        if loops:
+    configuration = uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
+    with running_uvicorn(uvicorn.Server(configuration)):
+        try:
+            yield FedConsole(f"http://127.0.0.1:{port}", feed, loops[0])
+        finally:
             loops[0].call_soon_threadsafe(feed.end)
-        server.should_exit = True
-        thread.join()
 
 
 def picture_of(second: int) -> Picture:

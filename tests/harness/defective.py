@@ -1,12 +1,11 @@
 """`python -m tests.harness.defective`: the projector's program after a bad deploy.
 
-With LEADVIEW_TEST_DEFECT, its line for documents fails on every batch as long as the file exists that this names.
-Without it, the mapping fails for half of all leads.
+With LEADVIEW_TEST_DEFECT, its line for documents fails on every batch. Without it, the mapping fails for half of all
+leads.
 """
 
 import os
 import sys
-from pathlib import Path
 
 from projector import mapping
 from projector.change import Change
@@ -22,32 +21,25 @@ from schemas import resources
 from schemas.faults import Fault
 from schemas.resources import Resource
 
-SECRET = "Zaphodia"
-REASON = "the mapping of a bad deploy"
-_VARIABLE = "LEADVIEW_TEST_DEFECT"
 _write = Batch.write
 _intent = mapping.intent
 
 
 async def write(self: Batch, session: Session, store: Store, pacer: Pacer) -> Applied:
-    if _is_defective(self):
-        raise KeyError(SECRET)
+    kinds = {record.kind for records in self._polled.values() for record in records}
+    if any(isinstance(kind, Resource) for kind in kinds):
+        raise KeyError("a name")
     return await _write(self, session, store, pacer)
-
-
-def _is_defective(batch: Batch) -> bool:
-    kinds = {record.kind for records in batch._polled.values() for record in records}
-    return Path(os.environ[_VARIABLE]).exists() and any(isinstance(kind, Resource) for kind in kinds)
 
 
 def intent(change: Change, record: Record) -> Intent:
     if record.kind is resources.LEAD and int(change.key.id[-1], 16) % 2:
-        raise BadRecord(Fault("other", found=REASON))
+        raise BadRecord(Fault("other", found="the mapping of a bad deploy"))
     return _intent(change, record)
 
 
 if __name__ == "__main__":
-    if _VARIABLE in os.environ:
+    if "LEADVIEW_TEST_DEFECT" in os.environ:
         Batch.write = write  # type: ignore[method-assign]
     else:
         mapping.intent = intent

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from devstack.child import Child
-from devstack.ports import LOOPBACK, Place, free_port
+from devstack.ports import LOOPBACK, free_port
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _CADDYFILE = Path(__file__).parents[2] / "deploy/Caddyfile"
@@ -32,17 +32,17 @@ class Front:
         self,
         folder: Path,
         upstreams: Sequence[str],
-        place: Place = LOOPBACK,
+        host: str = LOOPBACK,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """`upstreams` are addresses of APIs, `variables` further environment variables. Its files are in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.host, self.port = place.host, free_port()
+        self.host, self.port = host, free_port()
         self.ca = folder / "caddy/pki/authorities/local/root.crt"
         self._folder = folder
         text = _CADDYFILE.read_text("utf-8").replace("8443", str(self.port))
         (folder / "Caddyfile").write_text(text, "utf-8")
-        self._command = [*place.prefix, "caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+        self._command = ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
         homes = dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"), str(folder))
         self._environment = dict(os.environ) | dict(variables or {}) | homes | {"FRONT_UPSTREAMS": " ".join(upstreams)}
         self._child = self._launch()
@@ -53,12 +53,12 @@ class Front:
         cls,
         folder: Path,
         upstreams: Sequence[str],
-        place: Place = LOOPBACK,
+        host: str = LOOPBACK,
         variables: Mapping[str, str] | None = None,
         status: int = 200,
     ) -> Iterator[Self]:
         """Yields a front that answers /healthz with `status`, and stops it."""
-        front = cls(folder, upstreams, place, variables)
+        front = cls(folder, upstreams, host, variables)
         try:
             front.wait_until_answering(status)
             yield front

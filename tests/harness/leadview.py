@@ -51,7 +51,8 @@ class Leadview:
         self.use_redis(server)
         self.settings = settings
         """Those of all processes that are started from now on."""
-        self.calls_plain_commands = False
+        self.calls_plain_commands = True
+        """False where several threads run commands, or where each has to be a process of its own."""
         self._directory = directory
         self._processes = ExitStack()
         self._started = 0
@@ -87,7 +88,7 @@ class Leadview:
         self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
     ) -> Finished:
         """Run `python -m projector <words>` until it ends; in this process, if it is a plain command and no other one
-        can run meanwhile (`calls_plain_commands`). Raises subprocess.TimeoutExpired.
+        can run meanwhile. Raises subprocess.TimeoutExpired.
         """
         if self.calls_plain_commands and command is PROJECTOR and is_plain(words):
             return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)
@@ -111,9 +112,9 @@ class Leadview:
         return self.start(command=API, log="api", api_port=port, **settings)
 
     @contextmanager
-    def api(self, workers: int = 1) -> Iterator[ApiServer]:
+    def api(self, workers: int = 1, **settings: object) -> Iterator[ApiServer]:
         """Run the API on a free port until the block ends. The block begins when it is ready."""
-        settings = self._all({"api_workers": workers})
+        settings = self._all({"api_workers": workers, **settings})
         with running_api_process(self._directory / "api.log", **settings) as (_, api):
             yield api
 
@@ -198,7 +199,7 @@ class Leadview:
             last = self.call("status")
             return all(word in last.stdout.partition("\n")[0] for word in words)
 
-        wait_until(is_said, f"status says {words}; it said {last.output}")
+        wait_until(is_said, lambda: f"status says {words}; it said {last.output}")
         assert last.status == 1, last.output
         return last
 

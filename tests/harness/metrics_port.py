@@ -9,14 +9,14 @@ from devstack import programs
 _TIMEOUT_SECONDS = 5.0
 
 
-def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, Any]:
+def ask(port: int, path: str) -> tuple[int, Any]:
     """Returns the status and the body, which is JSON or text. The status is 0 if nothing listens."""
-    reply = programs.ask(host, port, path, timeout=_TIMEOUT_SECONDS)
+    reply = programs.ask("127.0.0.1", port, path, timeout=_TIMEOUT_SECONDS)
     return reply.status, orjson.loads(reply.body) if reply.body.startswith("{") else reply.body
 
 
-def metric(port: int, name: str, host: str = "127.0.0.1") -> float | None:
+def metric(port: int, name: str) -> float | None:
     """Returns the sum of a metric over its labels. None if there is no such metric or nothing listens."""
-    lines = ask(port, "/metrics", host)[1].splitlines()
+    lines = ask(port, "/metrics")[1].splitlines()
     values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
     return sum(values) if values else None

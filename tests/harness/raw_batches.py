@@ -25,16 +25,15 @@ Header = tuple[bytes, bytes | None]
 
 def record(offset: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = (), time: int = 0) -> bytes:
     """Returns a record with its length. The names of headers may have any bytes."""
-    content = bytearray(b"\x00")
-    _varint(content, time)
-    _varint(content, offset)
-    for field in (key, value):
-        _field(content, field)
-    _varint(content, len(headers))
-    for name, header in headers:
-        _field(content, name)
-        _field(content, header)
-    return _prefixed(bytes(content))
+    content = b"\x00" + varint(time) + varint(offset) + _field(key) + _field(value) + varint(len(headers))
+    content += b"".join(_field(name) + _field(header) for name, header in headers)
+    return _field(content)
+
+
+def varint(value: int) -> bytes:
+    content = bytearray()
+    encode_varint(value, content.append)
+    return bytes(content)
 
 
 def compress(codec: int, content: bytes) -> bytes:
@@ -81,16 +80,6 @@ async def publish(bootstrap_servers: str, topic: str, partition: int, data: byte
         await client.close()
 
 
-def _field(content: bytearray, field: bytes | None) -> None:
-    _varint(content, -1 if field is None else len(field))
-    content += field or b""
-
-
-def _varint(content: bytearray, value: int) -> None:
-    encode_varint(value, content.append)
-
-
-def _prefixed(content: bytes) -> bytes:
-    length = bytearray()
-    _varint(length, len(content))
-    return bytes(length) + content
+def _field(content: bytes | None) -> bytes:
+    """Returns the content behind its length."""
+    return varint(-1) if content is None else varint(len(content)) + content

@@ -21,7 +21,6 @@ from projector.commands.validate import Lines
 from projector.console.pages import page
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
@@ -55,24 +54,19 @@ def filled(part: bytes, size: int, opening: bytes = b"[", closing: bytes = b"]")
     return b"[" + b",".join([thousand] * whole + [last]) + b"]"
 
 
-def keyed(size: int, *values: bytes) -> bytes:
+def keyed(size: int, *values: bytes, name: Callable[[int], bytes] = b"%x".__mod__) -> bytes:
     """Returns an object of about so many bytes. No name in it comes twice; the last of the values comes again."""
     parts: list[bytes] = []
     while size > 0:
-        value = values[min(len(parts), len(values) - 1)]
-        parts.append(b'"%x":%b' % (len(parts), value))
+        parts.append(b'"%b":%b' % (name(len(parts)), values[min(len(parts), len(values) - 1)]))
         size -= len(parts[-1]) + 1
     return b"{" + b",".join(parts) + b"}"
 
 
 def named(size: int, *values: bytes) -> bytes:
     """The same with names of one character each, from all over the table: they take the longest for their size."""
-    parts: list[bytes] = []
-    while size > 0:
-        name = chr(0xE000 + len(parts) * 7919 % 0x100000).encode()  # 7919 is prime, so all of them differ
-        parts.append(b'"%b":%b' % (name, values[min(len(parts), len(values) - 1)]))
-        size -= len(parts[-1]) + 1
-    return b"{" + b",".join(parts) + b"}"
+    # 7919 is prime, so all of them differ.
+    return keyed(size, *values, name=lambda number: chr(0xE000 + number * 7919 % 0x100000).encode())
 
 
 def data_first(message: Message) -> Message:
@@ -194,13 +188,9 @@ PLAIN = crm.within(crm.lead(attribution={"a": "PLACE"}), filled(b"1", 980_000))
 
 
 def _unpacked(data: bytes) -> None:
-    for codec_data in _batches(data):
-        for piece, sizes in codec_data.records():
+    for content in whole_batches(data):
+        for piece, sizes in RecordBatch(content).records():
             assert len(piece) == len(sizes)
-
-
-def _batches(data: bytes) -> Iterator[RecordBatch]:
-    yield from map(RecordBatch, whole_batches(data))
 
 
 def _batch(content: bytes, records: int = 1) -> bytes:
@@ -319,21 +309,17 @@ def seconds(worst: Worst, given: Any) -> float:
 
 def longest_step(record: Record) -> float:
     """Returns the time of this thread for the longest step of a record, the compression of its document included."""
-    seconds_of: list[float] = []
-    steps = in_steps(record)
-    intent: Intent | None = None
-    is_read = False
-    while not is_read:
+    longest, started = 0.0, time.thread_time()
+    for _ in _steps(record):
+        longest = max(longest, time.thread_time() - started)
         started = time.thread_time()
-        try:
-            next(steps)
-        except BadRecord:
-            is_read = True
-        except StopIteration as ended:
-            is_read, (intent, _) = True, ended.value
-        seconds_of.append(time.thread_time() - started)
-    if intent:
-        started = time.thread_time()
+    return longest
+
+
+def _steps(record: Record) -> Iterator[None]:
+    """Yields behind each step."""
+    with suppress(BadRecord):
+        intent, _ = yield from in_steps(record)
+        yield
         list(calls([compressed(intent)], ids(1, 2)))
-        seconds_of.append(time.thread_time() - started)
-    return max(seconds_of)
+    yield

@@ -1,8 +1,8 @@
 """`python -m tests.rolling`: a distributed installation on one machine, of which every part is restarted under load.
 
-The core product, the readers and the checker are those of chaos runs (`tests.chaos`): but here, nothing explains a
-request that fails. It needs Apache Kafka (Java), Redis and Caddy, and prints a line for each restart. The exit status
-is 1 if a request failed, an answer was wrong, or an acknowledged event was lost.
+The world, the core product, the readers and the checker are those of chaos runs (`tests.chaos`): but here, nothing
+explains a request that fails. It needs Apache Kafka (Java), Redis and Caddy, and prints a line for each restart. The
+exit status is 1 if a request failed, an answer was wrong, or an acknowledged event was lost.
 """
 
 import argparse
@@ -18,17 +18,15 @@ from tempfile import mkdtemp
 
 from devstack.jars import KAFKA
 from devstack.threads import Repeating
-from tests.chaos.checker import Checker
 from tests.chaos.core import Core, Writer
 from tests.chaos.history import Response
-from tests.chaos.reader import Reader
-from tests.rolling.parts import APIS, BROKERS, FRONTS, PROJECTORS, SHARDS, FrontConnection, Parts
-from tests.rolling.places import INSIDE, Places, enter_namespace
+from tests.chaos.reader import Reader, check
+from tests.rolling.parts import APIS, BROKERS, FRONTS, SHARDS, FrontConnection, Parts
 
 _SHOWN_FAILURES = 10
 _READERS = 6
 _RIGHT = (200, 304, 404)
-"""404 is right for an id that nobody has; the checker knows."""
+"""404 is right for what was deleted; the checker knows."""
 _ROW = "{:<42} {:>8} {:>9} {:>7} {:>11} {:>7}"
 
 
@@ -40,15 +38,10 @@ def main() -> int:
     if not shutil.which("caddy"):
         sys.exit("Caddy is not installed, which is the front here. On Debian: apt install caddy")
     KAFKA.fetch()  # while there is a network
-    if not chosen.inside_namespace:
-        enter_namespace(sys.argv[1:])
-        print("network namespaces are not permitted here, so the parts are on loopback", flush=True)
     directory = Path(mkdtemp(prefix="leadview-rolling-"))
     print(f"logs in {directory}", flush=True)
     with ExitStack() as stack:
-        places = Places(stack, directory, inside=chosen.inside_namespace)
-        installation = Parts(stack, directory, places, chosen.redis_timeout)
-        print(places.description, flush=True)
+        installation = Parts(stack, directory, chosen.redis_timeout)
         failures = _run(installation, chosen)
     if failures:
         print(f"{len(failures)} failures; the logs are in {directory}")
@@ -60,8 +53,8 @@ def main() -> int:
 
 def _run(installation: Parts, chosen: argparse.Namespace) -> list[str]:
     """Restart every part under load. Returns everything that went wrong."""
-    core = Core(1, leads=12, contacts=4, bad_share=0.0, calm=True)
-    writer = Writer(installation, core.more(), chosen.rate, seed=1, rests=False)
+    core = Core(1, leads=12, contacts=4, calm=True)
+    writer = Writer(installation, core, chosen.rate)
     fronts = installation.fronts
     # Half of them try the second front first.
     orders = cycle([fronts, fronts[::-1]])
@@ -86,11 +79,10 @@ def _run(installation: Parts, chosen: argparse.Namespace) -> list[str]:
     log.step("everything is read once more", bind(_read_all, readers))
     for reader in readers:
         reader.stop()
-    installation.history.answers += [answer for reader in readers for answer in reader.answers]
-    verdict = Checker(installation.history, writer.bodies).check()
-    for anomaly in verdict.anomalies[:_SHOWN_FAILURES]:
+    wrong = [str(anomaly) for anomaly in check(writer, readers).anomalies]
+    for anomaly in wrong[:_SHOWN_FAILURES]:
         print(f"  WRONG {anomaly}", flush=True)
-    return [str(anomaly) for anomaly in verdict.anomalies]
+    return wrong
 
 
 def _read_all(readers: Sequence[Reader]) -> None:
@@ -135,10 +127,10 @@ def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"redis shard {number + 1}: replica restarted", bind(installation.restart_replica, number)
         yield f"redis shard {number + 1}: primary hands over", bind(installation.hand_over, number)
         yield f"redis shard {number + 1}: former primary restarted", bind(installation.restart_replica, number)
-    for index in range(PROJECTORS):
-        yield f"projector-{index + 1} restarted", bind(installation.restart_projector, index)
+    for name in [*installation.projectors]:
+        yield f"{name} restarted", bind(installation.restart_projector, name)
     for index in range(APIS):
-        yield f"api-{index + 1} restarted", bind(installation.restart_api, index)
+        yield f"api-{index + 1} restarted", bind(installation.restart_an_api, index)
     for index in range(FRONTS):
         yield f"front-{index + 1} restarted", bind(installation.restart_front, index)
 
@@ -148,7 +140,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=50.0, help="events a second")
     parser.add_argument("--requests", type=float, default=20.0, help="requests a second of each of six readers")
     parser.add_argument("--redis-timeout", type=float, default=0.5, help="LEADVIEW_API_REDIS_TIMEOUT of the APIs")
-    parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

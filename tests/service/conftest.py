@@ -234,7 +234,6 @@ def leadview_with_own_redis(
 ) -> Iterator[Leadview]:
     """A Leadview without topics, with a Redis of its own; no process runs yet."""
     with Leadview(kafka, topic_prefix, own_redis, tmp_path, kafka_session_timeout=2) as leadview:
-        leadview.calls_plain_commands = True
         yield leadview
 
 
@@ -252,6 +251,5 @@ def new_leadview(kafka: Kafka, topic_prefix: str, redis: RedisService, directory
     if kafka.kind == "apache":  # others may refuse less than the six seconds that are Kafka's own default
         settings["kafka_session_timeout"] = 2
     leadview = Leadview(kafka, topic_prefix, redis, directory, **settings)
-    leadview.calls_plain_commands = True
     leadview.topics.create()
     return leadview

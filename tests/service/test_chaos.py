@@ -1,24 +1,22 @@
 """Short chaos runs: each fault once. `make chaos` runs as long as one likes; the seed of a failure is in its report.
 
-What `make chaos` has on top takes its time: topics recreated (`test_flow.py` has that one by itself), and one more
-broker killed.
+What `make chaos` has on top takes its time: topics recreated (`test_topic_history.py` has that one by itself), and one
+more broker killed.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from devstack.apache_kafka import ApacheKafka
-from tests.chaos.nemesis import FAULTS, Fault
+from tests.chaos.nemesis import FAULTS
 from tests.chaos.run import run
 from tests.chaos.world import World
 from tests.harness.services import Kafka
 
-pytestmark = pytest.mark.apache
+pytestmark = [pytest.mark.apache, pytest.mark.long]
 
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
 ON_A_CLUSTER = ("rolled-back", "dropped-asleep", "command-suspended", "greedy-tenant")
@@ -30,7 +28,6 @@ REDIS_TIMEOUT = 8.0
 ACCESS_SECONDS = 20.0
 
 
-@pytest.mark.long
 def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     faults = [fault for fault in FAULTS.values() if fault.needs in ("", "address") and fault.name not in SLOW]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
@@ -38,7 +35,6 @@ def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path)
     assert report.is_right, str(report)
 
 
-@pytest.mark.long
 def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     """Of a cluster of three primaries. Programs of two versions promote, roll back and drop generations meanwhile."""
     faults = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in ON_A_CLUSTER]
@@ -47,7 +43,6 @@ def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> N
     assert report.is_right, str(report)
 
 
-@pytest.mark.long
 def test_brokers_die(tmp_path: Path) -> None:
     """Of three, a leader is killed, and the coordinator of a group stands still; compaction is quick."""
     faults = [fault for fault in FAULTS.values() if fault.needs == "brokers" and fault.name not in SLOW]
@@ -57,22 +52,3 @@ def test_brokers_die(tmp_path: Path) -> None:
         world = stack.enter_context(World(kafka, "crm.", tmp_path, brokers, api_redis_timeout=REDIS_TIMEOUT))
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.is_right, str(report)
-
-
-def test_every_run_ends_with_a_verdict(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
-    """Also if a fault cannot be repaired. What was answered until then is checked."""
-
-    @contextmanager
-    def unrepaired(_: World, __: Random) -> Iterator[None]:
-        yield
-        raise ConnectionError("the server is away")
-
-    with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
-        report = run(world, SEED, 0, [Fault("unrepaired", unrepaired)], pace=PACE, access_seconds=ACCESS_SECONDS)
-    assert report.status == 2
-    assert report.verdict.checked
-    assert report.verdict.dated
-    assert str(report).splitlines()[-2:] == [
-        "NOT FINISHED: ConnectionError: the server is away",
-        "not finished, and nothing wrong until then",
-    ]

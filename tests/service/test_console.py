@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from devstack.programs import ROOT
+from devstack.redis_cluster import RedisCluster
 from projector.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
@@ -137,7 +138,7 @@ def open_console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory, redis_s
 def test_bad_questions(open_console: Console, path: str, body: object, status: int) -> None:
     reply = open_console.request("GET" if body is None else "POST", path, body)
     assert reply.status == status
-    assert b"secret" not in orjson.dumps(reply.body)
+    assert b"secret" not in reply.body
 
 
 def test_a_preflight_is_never_allowed(open_console: Console) -> None:
@@ -172,7 +173,7 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
             def has_ended() -> bool:
                 ended[:] = [console.picture()["action"]]
                 newest = ended[0]
-                return bool(newest and newest["at"] >= reply.body["at"] and newest["state"] != "under way")
+                return bool(newest and newest["at"] >= reply.json["at"] and newest["state"] != "under way")
 
             wait_until(has_ended, f"{verb} has ended")
             return ended[0]
@@ -224,3 +225,13 @@ def test_it_ends_while_pages_are_open(leadview: Leadview) -> None:
     taken = leadview.run("console", "--port", str(leadview.redis.connection_pool.connection_kwargs["port"]))
     assert (taken.status, "choose another one with --port" in taken) == (1, True)
     assert (ROOT / "projector" / "console" / "static" / "vendor" / "uplot" / "LICENSE").is_file()
+
+
+def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
+    """In the verdict of `status`, which is that of the console."""
+    away = three_primaries.primaries[1]
+    away.pause()
+    try:
+        leadview_on_cluster.wait_for_verdict("1 of its 3 shards do not answer", f"127.0.0.1:{away.port}")
+    finally:
+        away.resume()

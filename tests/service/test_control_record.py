@@ -22,10 +22,10 @@ from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings, load
+from tests.chaos.core import first
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import generation, ids, numbers
-from tests.harness.histories import Changes
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened, Projection, behind_proxy, open_projection
 from tests.harness.services import RedisService, client_of
@@ -50,7 +50,7 @@ async def test_any_shard_is_emptied_after_a_promotion(
     and meanwhile the API answers 503 for the shard's organizations, and only for these."""
     leadview = leadview_on_cluster
     leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
-    leadview.publish_all(Changes(leads=40, contacts=20, organization=crm.OTHER_ORGANIZATION).initial())
+    leadview.publish_all(first(crm.OTHER_ORGANIZATION, leads=40, contacts=20))
     projector = leadview.start("run")
     leadview.wait_until_served()
     assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0

@@ -1,6 +1,7 @@
 """The whole flow on real Kafka and Redis, with projectors as processes that are killed, stopped and misled."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -12,10 +13,10 @@ from devstack.programs import environment
 from devstack.redis_server import RedisServer
 from projector.line.pace import YIELDING
 from schemas import names, resources
-from tests.harness import crm, stored
+from tests.chaos.core import traffic
+from tests.harness import crm, histories, stored
 from tests.harness.commands import call
 from tests.harness.generations import any_tag, generation
-from tests.harness.histories import now_ms, traffic
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.services import Kafka
@@ -38,18 +39,18 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
     with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
-        leadview.calls_plain_commands = True
         yield leadview
 
 
 async def test_whole_flow(leadview: Leadview) -> None:
     leadview.topics.create(partitions=4)
     leadview.publish(crm.organization(1), crm.api_key(1))
-    leadview.publish_all(traffic(0, 1500))
+    changes = traffic(leads=150, contacts=40)
+    leadview.publish_all(islice(changes, 1500))
     for _ in range(3):
         leadview.start("run")
-    for seed in (1, 2, 3):  # while they join, and the partitions are rebalanced
-        leadview.publish_all(traffic(seed, 500, leads=40))
+    for _ in range(3):  # while they join, and the partitions are rebalanced
+        leadview.publish_all(islice(changes, 500))
     await leadview.settled()
     assert leadview.redis.exists(KEY)
     await eventually(leadview.is_served, "it is served")
@@ -82,7 +83,8 @@ async def test_whole_flow(leadview: Leadview) -> None:
 async def test_kill_9_in_the_middle(leadview: Leadview, server: RedisServer) -> None:
     """The write of the last lead never reaches Redis: however fast the machine is, it is killed before it is done."""
     leadview.topics.create(partitions=4)
-    leadview.publish_all(traffic(1, 4000))
+    changes = traffic(leads=150, contacts=40)
+    leadview.publish_all(islice(changes, 4000))
     leadview.publish(crm.lead(1, id=crm.uuid(0xF00)))
     with faulty_proxy(server.port) as proxy:
         proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), crm.uuid(0xF00))))
@@ -96,7 +98,7 @@ async def test_kill_9_in_the_middle(leadview: Leadview, server: RedisServer) -> 
     leadview.start("run", batch_records=200)
     third = leadview.start("run", batch_records=200)
     await eventually(lambda: "resumed at these offsets" in third.log.read_text(), "they share the partitions")
-    leadview.publish_all(traffic(2, 2000))
+    leadview.publish_all(islice(changes, 2000))
     third.kill()
     await leadview.settled(after_crash=True)
 
@@ -105,9 +107,10 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     leadview.topics.create()
     port = free_port()
     leadview.start("run", metrics_port=port, batch_records=300)
-    leadview.publish_all(traffic(1, 1500))
+    changes = traffic(leads=150, contacts=40)
+    leadview.publish_all(islice(changes, 1500))
     server.restart()  # in the middle
-    leadview.publish_all(traffic(2, 200))
+    leadview.publish_all(islice(changes, 200))
     await leadview.settled(after_crash=True)
 
     leadview.redis.flushall()  # idle
@@ -115,14 +118,14 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     await eventually(leadview.is_served, "it is served again")
     assert _rewinds(port) > 0
 
-    leadview.publish_all(traffic(3, 1500))
+    leadview.publish_all(islice(changes, 1500))
     leadview.redis.flushall()  # in the middle
     await leadview.settled(after_crash=True)
 
     leadview.redis.config_set("appendonly", "no")
     leadview.redis.save()
     leadview.publish(crm.lead(1, id=crm.uuid(0xAA)), crm.deleted(resources.CONTACT, 999, crm.uuid(0xC00001)))
-    leadview.publish_all(traffic(4, 300))
+    leadview.publish_all(islice(changes, 300))
     await leadview.settled()
     behind = leadview.positions()
     server.kill()
@@ -142,7 +145,7 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
     leadview.topics.create(partitions=2)
     leadview.publish(crm.organization(1), crm.api_key(1))
     leadview.publish(*(crm.lead(1, id=lead) for lead in leads), partition=0)
-    leadview.redis.hset(names.LATENCY, "worker", f"700 {now_ms() + 3_600_000}")
+    leadview.redis.hset(names.LATENCY, "worker", f"700 {histories.now_ms() + 3_600_000}")
     with faulty_proxy(server.port) as proxy:
         proxy.faults = Faults(held=any_tag(held))
         leadview.start("run", batch_records=300, redis_url=f"redis://127.0.0.1:{proxy.port}/0")

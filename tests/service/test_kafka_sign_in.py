@@ -81,6 +81,7 @@ def leadview(servers: Servers, redis_server: RedisService, topic_prefix: str, tm
     kafka = Kafka("apache", servers.broker.bootstrap_servers, servers.broker.create_topic)
     settings = servers.settings | {"kafka_session_timeout": 2}
     with Leadview(kafka, topic_prefix, redis_server, tmp_path, **settings) as leadview:
+        leadview.calls_plain_commands = False  # a process remembers its token
         leadview.topics.create(partitions=2)
         leadview.publish(crm.organization(), crm.contact(), crm.lead())
         yield leadview

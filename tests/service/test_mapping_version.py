@@ -7,13 +7,14 @@ import pytest
 from devstack.ports import free_port
 from projector import mapping
 from schemas import resources
+from tests.chaos.core import key_of, writer_to
+from tests.chaos.reader import readers_of
 from tests.harness import crm, next_mapping, stored
 from tests.harness.api_server import LEADS
 from tests.harness.generations import pattern
-from tests.harness.histories import Changes, Reader, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -23,17 +24,14 @@ NEXT = next_mapping.PROGRAM
 def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is expected in the end follows from the next mapping; the programs are processes of their own.
     monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, next_mapping.lead_document)
-    changes = Changes(leads=400, contacts=150)
-    leadview.publish_all(changes.initial())
+    writer = writer_to(leadview, 100, leads=400, contacts=150)
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
     leadview.publish(crm.lead(id=crm.uuid(0xFFFF)))
     old = leadview.start("run")
     leadview.wait_until_served()
     assert '"rebuild_due": false' in leadview.run("status", "--json")
-    with leadview.api(workers=2) as api:
-        background = [Writer(leadview, changes, rate=100), *(Reader(api.port, changes, seed) for seed in range(2))]
-        for each in background:
-            each.start()
+    api_of_two = leadview.api(workers=2, api_redis_timeout=PATIENCE_SECONDS)
+    with api_of_two as api, writer, readers_of(writer, api.port, readers=2):
         port = free_port()
         new = leadview.start("run", command=NEXT, metrics_port=port)
         wait_until(
@@ -66,7 +64,8 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
 
         def is_new() -> bool:
             """Does the API serve the new field?"""
-            return "referrer_length" in api.get(LEADS + crm.uuid(0xFFFF), key=changes.key).json
+            found = api.get(LEADS + crm.uuid(0xFFFF), key=key_of(crm.ORGANIZATION))
+            return "referrer_length" in found.json
 
         wait_until(is_new, "the new generation is served")
         assert "generation 1 is served again instead of 2" in leadview.run("rollback")
@@ -79,8 +78,6 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         leadview.wait_until_current()
         assert list(leadview.redis.scan_iter(match=pattern(1))) == [], "though a projector was writing"
         assert "There is no former generation" in leadview.run("rollback")
-        for each in background:
-            each.stop()
     leadview.wait_until_current()
     assert leadview.documents(2) == leadview.expected()
     stored.assert_consistent(leadview.redis, 2)

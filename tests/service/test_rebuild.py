@@ -21,9 +21,10 @@ from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
+from tests.chaos.core import first, writer_to
 from tests.harness import crm, stored
 from tests.harness.generations import any_tag, generation, numbers, pattern
-from tests.harness.histories import Changes, Writer, now_ms
+from tests.harness.histories import now_ms
 from tests.harness.leadview import Leadview
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -92,18 +93,18 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     seed = time.time_ns()
     print(f"seed {seed}")  # noqa: T201 - shown if the test fails
     random = Random(seed)
-    changes = Changes(leads=1000, contacts=320)
-    leadview.publish_all(changes.initial())
+    writer = writer_to(leadview, 100, leads=1000, contacts=320)
     projector = leadview.start("run")
     leadview.wait_until_served()
-    writer = Writer(leadview, changes, rate=100)
     writer.start()
     slow_api(leadview)
     reached = 0
     with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
         proxy.faults = Faults(
             held=any_tag(
-                names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(2), changes.leads[-1])
+                names.document(
+                    resources.LEAD, names.organization(crm.ORGANIZATION), generation(2), writer.core.leads[-1]
+                )
             )
         )
         url = f"redis://127.0.0.1:{proxy.port}/0"
@@ -134,8 +135,7 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
 
 def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview) -> None:
     """A topic that was replayed already is replayed again. A proxy holds all leads back until the contacts are lost."""
-    changes = Changes(leads=60, contacts=30)
-    leadview.publish_all(changes.initial())
+    leadview.publish_all(first(leads=60, contacts=30))
     leadview.start("run")
     leadview.wait_until_served()
     prefix = f"{leadview.prefix}{resources.CONTACT.topic}:"
@@ -166,8 +166,8 @@ def used_memory(leadview: Leadview) -> int:
 def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     """Rebuild, verify, promote and drop with two organizations in different slots; the memory is free afterwards."""
     leadview = leadview_on_cluster
-    leadview.publish_all(Changes(leads=1200, contacts=400).initial())
-    leadview.publish_all(Changes(leads=300, contacts=100, organization=crm.OTHER_ORGANIZATION).initial())
+    leadview.publish_all(first(leads=1200, contacts=400))
+    leadview.publish_all(first(crm.OTHER_ORGANIZATION, leads=300, contacts=100))
     leadview.start("run")
     leadview.wait_until_served()
     before = used_memory(leadview)
@@ -204,7 +204,7 @@ async def test_the_batches_are_larger_on_a_cluster(redis_server: RedisService, r
 
 def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
-    leadview.publish_all(Changes(leads=2000, contacts=600).initial())
+    leadview.publish_all(first(leads=2000, contacts=600))
     leadview.start("run")
     leadview.wait_until_served()
     slow_api(leadview)
@@ -236,8 +236,7 @@ def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
 def test_preflight(leadview: Leadview) -> None:
     """Problems are reported before anything is started."""
     today = now_ms() / 1000 - crm.at_ms(0) / 1000  # of a topic that deletes old records, Kafka deletes none of these
-    initial = Changes(leads=300, contacts=100).initial()
-    leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in initial)
+    leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in first(leads=300, contacts=100))
     leadview.start("run")
     leadview.wait_until_served()
     admin, leads = leadview.topics.admin, leadview.topics.name(resources.LEAD)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from projector.record import Partition
 from projector.redis.store import Store
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.chaos.core import traffic
 from tests.harness import crm
 from tests.harness.api_server import LEADS, UNLIMITED, running_api, running_api_process
-from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened
 from tests.harness.services import Kafka
@@ -41,14 +42,15 @@ async def test_a_failover_that_loses_acknowledged_writes(
     with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
         leadview.topics.create()
         leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
-        leadview.publish_all(traffic(1, 300))
+        changes = traffic()
+        leadview.publish_all(islice(changes, 300))
         leadview.start("run", batch_records=200)
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
         with running_api(ApiSettings(redis_url=redis.url, **UNLIMITED)) as api, redis.losing():
             leadview.publish(crm.lead(2, stage="STALE"))
             changed_at = datetime.now(UTC)
-            leadview.publish_all(traffic(2, 300))
+            leadview.publish_all(islice(changes, 300))
             await leadview.settled()  # acknowledged, and covered
             told: list[tuple[str, bool]] = []
             """The stage of each response, and whether the response says that it has the change."""

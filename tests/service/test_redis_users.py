@@ -52,7 +52,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> None:
     key = mint(crm.ORGANIZATION)
     with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
-        leadview.calls_plain_commands = True
         leadview.topics.create(partitions=1)
         limits = {"key": {"quota": 100, "window_seconds": 360_000}}  # nothing comes back while the test runs
         leadview.publish(

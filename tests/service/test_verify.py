@@ -16,12 +16,13 @@ from projector.verify.rolling import pause
 from schemas import names, resources
 from schemas.control import number_of
 from schemas.layouts import ACCESS, KEY_EXPIRY
+from tests.chaos.core import writer_to
+from tests.chaos.reader import readers_of
 from tests.harness import crm, metrics_port
 from tests.harness.generations import numbers
-from tests.harness.histories import Changes, Reader, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -131,11 +132,10 @@ def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.long
 def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
-    changes = Changes(leads=400, contacts=150)
-    leadview.publish_all([*changes.initial(), *victims(*IDS[:5], *IDS[6:8], IDS[9])])
+    writer = writer_to(leadview, 200, leads=400, contacts=150)
+    leadview.publish(*victims(*IDS[:5], *IDS[6:8], IDS[9]))
     leadview.start("run")
     leadview.wait_until_served()
-    writer = Writer(leadview, changes, rate=200)
     writer.start()
     try:
         done = leadview.run("rebuild", "--max-latency", "0")
@@ -183,14 +183,11 @@ def _assert_bounds(leadview: Leadview) -> None:
 
 def test_repaired_in_place(leadview: Leadview) -> None:
     """What is missing or spoiled is written again from the topics, with no gap for readers; nothing else is written."""
-    changes = Changes(leads=200, contacts=80)
-    leadview.publish_all([*changes.initial(), *victims()])
+    writer = writer_to(leadview, leads=200, contacts=80)
+    leadview.publish(*victims())
     leadview.start("run")
     leadview.wait_until_served()
-    with leadview.api() as api:
-        reader = Reader(api.port, changes, 1)
-        reader.start()
-        wait_until(lambda: reader.answers > 0, "the reader reads")
+    with leadview.api(api_redis_timeout=PATIENCE_SECONDS) as api, readers_of(writer, api.port):
         spoiled = Planter(leadview, 1)
 
         spoiled.changed_value()
@@ -198,7 +195,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         assert done.status == 0, done.output
         assert verify(leadview)[1]["differences"] == 0, "the lead shows the contact again as well"
 
-        before = _organization(leadview, changes.organization)
+        before = _organization(leadview, crm.ORGANIZATION)
         for spoil in (Planter.missing, Planter.corrupted_byte, Planter.evicted_contact, Planter.wrong_summary):
             spoil(spoiled)
         spoiled.lost_from_index()
@@ -217,12 +214,11 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         done = leadview.run("rebuild", "--organization", OTHER)
         assert "20 records replayed in place" in done
         assert verify(leadview)[1]["differences"] == 0
-        assert _organization(leadview, changes.organization) == before
+        assert _organization(leadview, crm.ORGANIZATION) == before
 
         done = leadview.run("rebuild", "--organization", OTHER, "--lead", crm.uuid(0x5FFF))
         assert done.status == 1
         assert "the topics hold no record of it" in done
-        reader.stop()
     assert numbers(leadview.state().known) == [1]
     _assert_shown(leadview)
 
@@ -276,8 +272,8 @@ class Verification:
 
 @pytest.mark.long
 def test_continuously(leadview: Leadview) -> None:
-    changes = Changes(leads=60, contacts=30)
-    leadview.publish_all([*changes.initial(), *victims()])
+    writer = writer_to(leadview, 20, leads=60, contacts=30)
+    leadview.publish(*victims())
     own: dict[str, Any] = {"organization_id": OTHER}
     leadview.publish(
         crm.api_key(id=REVOKED, hash=HASH, status="revoked", **own),
@@ -294,7 +290,6 @@ def test_continuously(leadview: Leadview) -> None:
             )
     leadview.start("run")
     leadview.wait_until_served()
-    writer = Writer(leadview, changes, rate=20)
     writer.start()
     verification = Verification(leadview)
     try:

@@ -202,11 +202,10 @@ class Installation:
             last = self.see().differs(row) or self._status_differs(row)
             return not last
 
-        try:
-            wait_until(is_said, "every surface says it", _SECONDS, LOOK_SECONDS)
-        except TimeoutError as error:
-            said = self.leadview.run("status")
-            raise TimeoutError("\n".join((str(error), *last, said.output))) from None
+        def failure() -> str:
+            return "\n".join(("every surface says it", *last, self.leadview.run("status").output))
+
+        wait_until(is_said, failure, _SECONDS, LOOK_SECONDS)
 
     def scrape(self) -> Series:
         """Returns the series of all programs that the rules use, as Prometheus has them after a scrape. Only the number

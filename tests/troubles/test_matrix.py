@@ -142,10 +142,7 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
             return False
         return True
 
-    try:
-        wait_until(fire, "these alerts fire, and no others", 2 * PATIENCE_SECONDS, LOOK_SECONDS)
-    except TimeoutError as error:
-        raise TimeoutError(f"{error}: {why}") from None
+    wait_until(fire, lambda: f"these alerts fire, and no others: {why}", 2 * PATIENCE_SECONDS, LOOK_SECONDS)
     return found
 
 

@@ -2,7 +2,6 @@
 that all is well while requests fail or nothing is written, and with the right everything is well again.
 """
 
-import asyncio
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,13 +15,9 @@ import redis
 from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
-from projector.commands import status
-from projector.commands.status import Status
 from projector.redis.rights import PROJECTS
-from projector.redis.store import Store
 from schemas import resources
 from schemas.api_keys import key_hash, mint
-from schemas.settings import ProjectorSettings, load
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, running_api_process
 from tests.harness.impatient import PROGRAM as IMPATIENT
@@ -190,7 +185,7 @@ class Projecting(NamedTuple):
         return (
             ask(self.port, "/healthz")[0] == 503
             and bool(metric(self.port, "leadview_projector_problems"))
-            and not asyncio.run(self._status()).well
+            and self.leadview.call("status").status == 1
         )
 
     def is_done_or_said(self) -> bool:
@@ -200,16 +195,8 @@ class Projecting(NamedTuple):
         return (
             ask(self.port, "/healthz")[0] == 200
             and metric(self.port, "leadview_projector_problems") == 0
-            and asyncio.run(self._status()).well
+            and self.leadview.call("status").status == 0
         )
-
-    async def _status(self) -> Status:
-        settings = load(ProjectorSettings, self.leadview.environment())
-        store = Store(settings)
-        try:
-            return await status.read(store, settings)
-        finally:
-            await store.close()
 
 
 @pytest.fixture(scope="module")

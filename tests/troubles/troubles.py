@@ -342,9 +342,7 @@ def a_line_is_halted(here: Installation) -> Iterator[None]:
 @trouble("a line is failing")
 def a_line_is_failing(here: Installation) -> Iterator[None]:
     """A defect of the program, which the former version does not have."""
-    defect = here.folder / "defect"
-    defect.touch()
-    for _ in _all_with_another(here, DEFECTIVE, test_defect=defect):
+    for _ in _all_with_another(here, DEFECTIVE, test_defect=True):
         here.leadview.publish(*(crm.lead(300, id=crm.OTHER_LEAD) for _ in range(2)))
         yield
 

@@ -1,4 +1,6 @@
-"""The checker of chaos runs finds what is planted: each kind of anomaly, and nothing in what is right."""
+"""The checker of chaos runs finds what is planted: each kind of anomaly, and nothing in what is right. A run that could
+not be finished has a verdict as well.
+"""
 
 from collections.abc import Callable
 from math import inf
@@ -10,6 +12,7 @@ from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import Beat, CaughtUp, History, Loss, Outage, Response, Window
+from tests.chaos.run import Report, judging
 from tests.harness.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
@@ -426,3 +429,32 @@ def anomalies(plant: Plant) -> list[str]:
     plant(found)
     verdict = Checker(found, lambda *_: {b"x"}).check()
     return [anomaly.kind for anomaly in verdict.anomalies]
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "lines"),
+    [
+        pytest.param(
+            [ConnectionError("the server is away"), KeyError("later")],
+            2,
+            [
+                "NOT FINISHED: ConnectionError: the server is away",
+                "not finished, and nothing wrong until then",
+            ],
+            id="something that the run needs",
+        ),
+        pytest.param(
+            [TimeoutError("no end"), ConnectionError("away")],
+            1,
+            ["WRONG in the end: it took too long: no end", "NOT FINISHED: ConnectionError: away", "1 anomalies"],
+            id="Leadview does not recover",
+        ),
+    ],
+)
+def test_every_run_ends_with_a_verdict(errors: list[Exception], status: int, lines: list[str]) -> None:
+    report = Report(1, 0.0)
+    for error in errors:
+        with judging(report):
+            raise error
+    assert report.status == status
+    assert str(report).splitlines()[-len(lines) :] == lines

@@ -1,5 +1,5 @@
-"""The page of the console in a real Chromium: the box, the keyboard, hostile texts and actions, also after a deployment
-that was rolled back.
+"""The page of the console in a real Chromium: the box, the keyboard, hostile texts, actions, also after a deployment
+that was rolled back, and what it says while the console or Redis is away.
 
 `make browser` runs this. axe-core comes from npm.
 """
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from devstack.ports import free_port
+from devstack.redis_server import RedisServer
 from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
@@ -164,3 +166,27 @@ def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> No
         type_number(page, "2")
         page.do("document.getElementById('confirm-yes').click()")
         page.wait_for("#action", "2 documents were compared, and 1 differ", "leads.referrer_length")
+
+
+def test_the_console_and_redis_are_away(page: Page, leadview: Leadview, own_redis: RedisServer) -> None:
+    """The page says exactly what `status --json` says, and connects again by itself. What it says in each trouble is in
+    test_console_troubles.py.
+    """
+    leadview.topics.create(partitions=1)
+    leadview.start("run")
+    leadview.publish(crm.organization(), crm.contact(), crm.lead())
+    leadview.wait_until_served()
+    port = free_port()
+    with running_console(leadview, port=port) as (_, console):
+        page.open(console.url)
+        says_the_same(page, leadview, "all is well")
+    page.wait_for("#connection", "✕", "what is below is")
+    with running_console(leadview, port=port):
+        page.wait_for("#connection", "live")
+        says_the_same(page, leadview, "all is well")
+        own_redis.pause()
+        says_the_same(page, leadview, "Redis cannot be read")
+        page.wait_for("#stage-redis", "cannot be read")
+        own_redis.resume()
+        says_the_same(page, leadview, "all is well")
+    assert page.do("document.querySelectorAll('#lines .plot').length") > 0

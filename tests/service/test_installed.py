@@ -134,6 +134,7 @@ def test_events_are_validated_without_the_checkout(installed: Installed) -> None
     assert (done.returncode, orjson.loads(done.stdout)["id"]) == (0, LEAD.event_example.id), done.stderr
 
 
+@pytest.mark.long
 def test_two_builds_are_equal_under_any_umask(installed: Installed, tmp_path: Path) -> None:
     """Of the same commit: the umask of the builder, and the folder in which it is built, are not in the wheel."""
     wheels = []

@@ -88,14 +88,14 @@ docs: .venv/dev.stamp $(REFERENCE)/stamp
 docs-test: docs
 	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
 
-# Lints the OpenAPI and the AsyncAPI document, and refuses a change that breaks clients or producers of the last release.
-# actionlint reads the workflows. Needs Node.js 20 and npm.
-lint: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/actionlint
+# Lints the OpenAPI and the AsyncAPI document, refuses a change that breaks clients or producers of the last release, and
+# lets gitleaks find the test vectors of keys. actionlint reads the workflows. Needs Node.js 20 and npm.
+lint: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/gitleaks $(REFERENCE)/actionlint
 	$(REFERENCE)/actionlint -no-color .github/workflows/*.yaml
 	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset docs/generate/reference/spectral.yaml \
 		api/openapi.json docs/schemas/asyncapi.json
 	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config docs/generate/reference/redocly.yaml api/openapi.json
-	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py $(ARGS)
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py tests/service/reference/test_gitleaks.py $(ARGS)
 
 $(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 	mkdir -p $(REFERENCE)
@@ -110,6 +110,9 @@ $(COMPOSE): | $(GO)/go
 
 $(REFERENCE)/oasdiff: | $(GO)/go
 	GOBIN=$(CURDIR)/$(REFERENCE) $(COMPILE) install github.com/oasdiff/oasdiff@v1.35.0
+
+$(REFERENCE)/gitleaks: | $(GO)/go
+	GOBIN=$(CURDIR)/$(REFERENCE) $(COMPILE) install github.com/zricethezav/gitleaks/v8@v8.30.0
 
 $(REFERENCE)/actionlint: | $(GO)/go
 	GOBIN=$(CURDIR)/$(REFERENCE) $(COMPILE) install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12

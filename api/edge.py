@@ -263,7 +263,7 @@ class Edge(asyncio.Protocol):
             self._feed_part()
         if self._reading_done or self._place == len(self._received):
             self._received, self._place = b"", 0
-        elif not self._reading_paused:
+        else:
             self._reading_paused = True
             self._transport.pause_reading()
 
@@ -418,7 +418,6 @@ class Edge(asyncio.Protocol):
 
     def _refuse(self, error: BaseException) -> None:
         """Report an error that no endpoint has reported, and close the connection."""
-        self._reading_done = True
         self.waiting_since = None
         own_id = request_id(self._headers.get(b"x-request-id", b"").rpartition(REPEATED)[2])
         response = error_response(error, own_id, self._worker.docs_url)

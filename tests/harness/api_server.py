@@ -1,11 +1,11 @@
 """The API for tests: in a thread of this process or as a process of its own, called over plain HTTP."""
 
+import asyncio
 import http.client
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from msgspec import Struct
 from api import server
 from api.app import create_app
 from api.edge import Edge
+from api.redis.servers import Link, Servers
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import API, environment, while_running
@@ -124,26 +125,6 @@ def responses(received: bytes) -> list[Response]:
     return found
 
 
-@contextmanager
-def reading(api: ApiServer, path: str, key: str, *, threads: int = 1) -> Iterator[list[int]]:
-    """Requests this path all the time, in some threads, until the block ends. Yields the statuses."""
-    statuses: list[int] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            statuses.append(api.get(path, key=key).status)
-
-    with ThreadPoolExecutor(threads) as pool:
-        readers = [pool.submit(read) for _ in range(threads)]
-        try:
-            yield statuses
-        finally:
-            done.set()
-    for reader in readers:
-        reader.result()
-
-
 def in_kernel(port: int) -> list[tuple[int, int]]:
     """Returns how many bytes the kernel holds for each connection of a server on this port, also for those that are
     closed: those that the client has not taken, where 1 may be the end of the connection, and those that the server has
@@ -152,6 +133,20 @@ def in_kernel(port: int) -> list[tuple[int, int]]:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     sizes = [row[4].split(":") for row in rows if row[1].endswith(f":{port:04X}")]
     return [(int(sent, 16), int(received, 16)) for sent, received in sizes]
+
+
+@asynccontextmanager
+async def connected(servers: Servers | Link) -> AsyncIterator[None]:
+    """Keeps the API's connections to Redis, without the API, until the block ends. The block begins after the first
+    attempt to connect."""
+    keeping = asyncio.create_task(servers.run())
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await servers.first_attempt()
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from devstack.ports import free_port
-from projector.dead_letter import DeadLetter
 from projector.errors import Refused
 from projector.kafka.accepted import Accepted, AcceptedRecords, write_texts
 from projector.offsets import OffsetRange, Ranges, by_partition
@@ -21,7 +20,6 @@ from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas import resources
-from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.leadview import Leadview
@@ -158,25 +156,6 @@ async def test_what_does_not_exist_is_refused(book: Book) -> None:
     with pytest.raises(Refused, match="is not a topic of Leadview"):
         await dead_letters.matching(book.store, book.settings, dead_letters.Filter(topic="other.leads"))
     assert not (await book.read()).offsets
-
-
-async def test_those_of_a_topic_or_with_a_reason(book: Book) -> None:
-    records = publish_bad(book.leadview, 3)
-    faults = [Fault("not_valid", "$.data.stage"), Fault("not_json"), Fault("not_json")]
-    letters = [DeadLetter.of(record, fault) for record, fault in zip(records, faults, strict=True)]
-    await dead_letters.park(book.store, letters)
-
-    async def accept(note: str, **filtered: str) -> int:
-        found = await dead_letters.matching(book.store, book.settings, dead_letters.Filter(**filtered))
-        return await dead_letters.accept(book.store, book.settings, by_partition(found), note)
-
-    with pytest.raises(Refused, match="No dead letter matches"):
-        await accept("x", reason="no such reason")
-    assert await accept("old stages", topic=book.at.topic, reason="data.stage") == 1
-    assert [letter.note for letter in await dead_letters.all_dead_letters(book.store)] == ["old stages", "", ""]
-    assert await accept("all", topic=book.at.topic) == 3
-    found = await book.read()
-    assert [(str(accepted.offsets), accepted.note) for accepted in found.acceptances] == [("0-2", "all")]
 
 
 async def test_operators_at_the_same_time_lose_nothing(book: Book) -> None:

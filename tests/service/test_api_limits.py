@@ -1,19 +1,21 @@
-"""Rate limits as callers see them."""
+"""Rate limits as callers see them, also while Redis cannot write."""
 
 import re
-import time
+import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
+import redis
 
-from schemas import api_keys, names
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.records import Caller, Records
+from devstack.redis_server import RedisServer
+from schemas import api_keys
+from tests.harness.api_server import LEADS, ApiServer, patient, running_api
+from tests.harness.records import Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 NO_RECORD = LEADS + str(uuid4())
 DAY = 24 * 3600
@@ -43,58 +45,61 @@ def test_exactly_n_pass_over_all_keys_and_processes(
     assert sorted(map(int, remaining)) == list(range(20))
 
 
-def test_only_the_clock_of_redis_counts(api: ApiServer, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    caller = records.caller(key_limit=(2, 3600))
-    earliest = records.client.time()[0]
-    assert api.get(NO_RECORD, key=caller.key).status == 404
-    monkeypatch.setattr(
-        time, "time", lambda: 4_000_000_000.0
-    )  # also for the API, which runs in a thread of this process
-    answers = [api.get(NO_RECORD, key=caller.key) for _ in range(2)]
-    assert [answer.status for answer in answers] == [404, 429]
-    reset = int(answers[1].headers["x-ratelimit-reset"])
-    assert earliest <= reset - 3600 <= records.client.time()[0] + 1
-
-
 def test_settings_are_the_default(api: ApiServer, records: Records) -> None:
     answer = api.get(NO_RECORD, key=records.caller().key)
     assert answer.headers["ratelimit-policy"] == '"key";q=5;w=60, "organization";q=8;w=60'
     assert answer.headers["ratelimit"] == '"key";r=4;t=12, "organization";r=7;t=8'
 
 
-def test_retry_after_and_t_are_true(api: ApiServer, records: Records) -> None:
-    """When `t` seconds have passed, more requests remain than `r` says; it is 0 if the bucket is full, and never later
-    than `Retry-After`. Waiting so long is enough.
-    """
-    caller = records.caller(key_limit=(2, 2 * DAY), organization_limit=(50, 50 * DAY))
-    lead = LEADS + records.lead(caller.organization_id, {"id": "x"})
-
-    def unchanged() -> Response:
-        """Returns an answer that is free of charge."""
-        return api.get(lead, key=caller.key, headers={"If-None-Match": "*"})
-
-    assert left(unchanged()) == [(2, 0), (50, 0)]
-    (remaining, more_in), (_, of_organization) = left(api.get(lead, key=caller.key))
-    assert (remaining, of_organization) == (1, more_in)
-    assert DAY - PATIENCE_SECONDS <= more_in <= DAY
-    pass_time(records, caller, more_in)
-    assert left(unchanged())[0] == (2, 0)
-    assert [api.get(lead, key=caller.key).status for _ in range(2)] == [200, 200]
-    refused = api.get(lead, key=caller.key)
-    retry_after = int(refused.headers["retry-after"])
-    (remaining, more_in), _ = left(refused)
-    assert (refused.status, remaining) == (429, 0)
-    assert DAY - PATIENCE_SECONDS <= more_in <= retry_after <= DAY
-    assert (refused.json["violated_policies"], refused.json["retry_after"]) == (["key"], retry_after)
-    pass_time(records, caller, retry_after)
-    assert api.get(lead, key=caller.key).status == 200
+Change = Callable[[redis.Redis], object]
 
 
-def pass_time(records: Records, caller: Caller, seconds: int) -> None:
-    """Let the bucket of the key be full again so much earlier, as if time had passed."""
-    records.client.decrby(names.key_limit(caller.name, api_keys.key_hash(caller.key)), seconds * 1_000_000)
+def fail_to_save(client: redis.Redis) -> None:
+    """Redis cannot save, because its directory is gone."""
+    shutil.rmtree(str(client.config_get("dir")["dir"]))
+    client.config_set("save", "3600 1")  # a failed save blocks writes only if saving is enabled
+    client.bgsave()
+    wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "saving fails")
 
 
-def left(answer: Response) -> list[tuple[int, int]]:
-    """Returns `r` and `t` of both limits."""
-    return [(int(r), int(t)) for r, t in re.findall(r";r=(\d+);t=(\d+)", answer.headers["ratelimit"])]
+def want_replicas(client: redis.Redis) -> None:
+    client.config_set("min-replicas-to-write", "1")
+
+
+@pytest.mark.parametrize(
+    ("broken", "repaired"),
+    [
+        pytest.param(
+            lambda client: client.config_set("maxmemory", "1"),
+            lambda client: client.config_set("maxmemory", "0"),
+            id="OOM",
+        ),
+        pytest.param(
+            lambda client: client.acl_setuser("default", enabled=True, commands=["-set"]),
+            lambda client: client.acl_setuser("default", enabled=True, commands=["+set"]),
+            id="NOPERM",
+        ),
+        pytest.param(fail_to_save, lambda client: client.config_set("save", ""), id="MISCONF"),
+        pytest.param(
+            want_replicas,
+            lambda client: client.config_set("min-replicas-to-write", "0"),
+            id="NOREPLICAS",
+        ),
+    ],
+)
+def test_the_local_limiter_decides_when_charges_cannot_be_written(
+    own_redis: RedisServer, broken: Change, repaired: Change
+) -> None:
+    with own_redis.client() as client, running_api(patient(own_redis.url)) as api:
+        caller = Records(client).caller(key_limit=(3, 3 * DAY), organization_limit=(100, 30 * DAY))
+        broken(client)
+        answers = [api.get(NO_RECORD, key=caller.key) for _ in range(4)]
+        assert [answer.status for answer in answers] == [404, 404, 404, 429]
+        assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0"]
+        assert (answers[-1].error, answers[-1].json["violated_policies"]) == ("rate_limit_exceeded", ["key"])
+        assert DAY - PATIENCE_SECONDS <= int(answers[-1].headers["retry-after"]) <= DAY
+        stored = client.keys("lv3{*}q*")
+        assert not stored or broken is want_replicas, "Redis 6 lets scripts write without replicas"
+        repaired(client)
+        remaining = api.get(NO_RECORD, key=caller.key).headers["x-ratelimit-remaining"]
+        assert remaining == ("0" if stored else "2"), "Redis charges again"

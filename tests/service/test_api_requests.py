@@ -247,25 +247,6 @@ def test_cors_headers_if_an_origin_is_sent(api: ApiServer, path: str) -> None:
     assert "access-control-allow-origin" not in api.get(path).headers
 
 
-@pytest.mark.parametrize(
-    ("sent", "kept"),
-    [
-        pytest.param("a-B_3.x", True, id="sane"),
-        pytest.param("x" * 128, True, id="just short enough"),
-        pytest.param("x" * 129, False, id="too long"),
-        pytest.param('x"y', False, id="a quote"),
-        pytest.param("ü", False, id="not ASCII"),
-        pytest.param("", False, id="empty"),
-    ],
-)
-def test_request_id(api: ApiServer, sent: str, kept: bool) -> None:
-    answer = api.get("/nothing", headers={"X-Request-Id": sent})
-    assert (answer.headers["x-request-id"] == sent) is kept
-    assert answer.json["request_id"] == answer.headers["x-request-id"]
-    if not kept:
-        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
-
-
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/api/v1/ext/openapi.json"])
 def test_pages_without_key(api: ApiServer, records: Records, path: str) -> None:
     records.serve()

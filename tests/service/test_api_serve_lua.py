@@ -17,6 +17,7 @@ from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 
 SECOND = 1_000_000
+ETAG = b"twelve bytes"
 DAY = 24 * 3600
 """A window in which nothing comes back while a test runs, however slow the machine is."""
 # Time goes by between writing a bucket and reading it.
@@ -90,32 +91,6 @@ def test_a_bucket_does_not_expire_before_it_is_full_again(records: Records, quot
     assert_expires(records, bucket_names(caller)[0])
 
 
-@pytest.mark.parametrize("matching", [pytest.param("tag", id="its tag"), pytest.param("any", id="any")])
-def test_304_returns_the_head_and_charges_neither(records: Records, matching: str) -> None:
-    caller = records.caller()
-    name = lead_name(records, caller)
-    value = records.read(name)
-    reply = run(records, caller, name, b"twelve bytes", value[22:34] if matching == "tag" else b"*")
-    assert (reply.status, reply.value) == (304, value[:34])
-    assert (reply.key_remaining, reply.organization_remaining) == (100, 300)
-    assert not records.client.exists(*bucket_names(caller))
-
-
-@pytest.mark.parametrize(
-    "state", [pytest.param(None, id="never there"), pytest.param(b"D", id="D"), pytest.param(b"T", id="T")]
-)
-def test_404_is_charged_and_not_matched(records: Records, state: bytes | None) -> None:
-    caller = records.caller()
-    name = (
-        lead_name(records, caller, state=state)
-        if state
-        else names.document(resources.LEAD, caller.name, generation(1), str(uuid4()))
-    )
-    reply = run(records, caller, name, b"*")
-    assert (reply.status, reply.value, reply.key_remaining) == (404, b"", 99)
-    assert records.client.exists(*bucket_names(caller)) == 2
-
-
 @pytest.mark.parametrize(
     ("status", "how", "tags", "read"),
     [
@@ -166,47 +141,56 @@ def test_a_value_that_is_too_long_is_left_to_the_caller(records: Records, more: 
     assert (reply.key_remaining, reply.charged) == (99, 1)
 
 
-def test_400_without_a_document_is_charged(records: Records) -> None:
-    caller = records.caller()
-    reply = run(records, caller, None)
-    assert (reply.status, reply.value, reply.key_remaining) == (400, b"", 99)
-
-
 @pytest.mark.parametrize(
-    ("expires_in", "status"),
+    ("status", "expires_in", "organization", "lead", "tags"),
     [
-        pytest.param(-1, 401, id="just expired"),
-        pytest.param(1000 * DAY, 400, id="not yet"),
-        pytest.param(None, 400, id="never"),
+        pytest.param(401, None, {}, b"L", [], id="an unknown key"),
+        pytest.param(401, -1, {}, b"L", [], id="a key that has just expired"),
+        pytest.param(200, 1000 * DAY, {}, b"L", [], id="a key that will expire"),
+        pytest.param(403, 0, {"access": False}, b"L", [], id="access is off"),
+        pytest.param(403, 0, {"state": b"D"}, b"L", [], id="a deleted organization"),
+        pytest.param(403, 0, {"state": b"T"}, b"L", [], id="an organization with a tombstone"),
+        pytest.param(403, 0, None, b"L", [], id="an organization never heard of"),
+        pytest.param(400, 0, {}, None, [], id="no id"),
+        pytest.param(404, 0, {}, b"", [b"*"], id="a lead never heard of"),
+        pytest.param(404, 0, {}, b"D", [b"*"], id="a deleted lead"),
+        pytest.param(404, 0, {}, b"T", [b"*"], id="a lead with a tombstone"),
+        pytest.param(304, 0, {}, b"L", [b"other  bytes", ETAG], id="its tag"),
+        pytest.param(304, 0, {}, b"L", [b"*"], id="any tag"),
     ],
 )
-def test_expiry_by_the_clock_of_redis(records: Records, expires_in: int | None, status: int) -> None:
-    caller = records.caller()
-    now = records.client.time()[0] * 1000
-    records.key(caller.key, caller.organization_id, expires_at=0 if expires_in is None else now + expires_in)
-    assert run(records, caller, None).status == status
+def test_the_answers_and_what_is_charged(
+    records: Records,
+    status: int,
+    expires_in: int | None,
+    organization: dict[str, Any] | None,
+    lead: bytes | None,
+    tags: list[bytes],
+) -> None:
+    """The key expires in so many milliseconds by the clock of Redis, and never with 0; None: there is no key. The lead
+    has this state, and is not there with an empty one.
+    """
+    caller = Caller()
+    if expires_in is not None:
+        expires_at = records.client.time()[0] * 1000 + expires_in if expires_in else 0
+        records.key(caller.key, caller.organization_id, expires_at=expires_at)
+    if organization is not None:
+        records.organization(caller.organization_id, **organization)
+    name = None if lead is None else names.document(resources.LEAD, caller.name, generation(1), str(uuid4()))
+    if name and lead:
+        records.client.set(name, lead + bytes(21) + ETAG + bytes(100))
+    reply = run(records, caller, name, *tags)
+    assert reply.status == status
+    if status in (401, 403):
+        assert reply == Reply(status)
+    if status != 200:
+        assert reply.value == (b"L" + bytes(21) + ETAG if status == 304 else b"")
+    assert records.client.exists(*bucket_names(caller)) == (2 if status in (200, 400, 404) else 0)
 
 
 def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
     caller = records.caller()
     assert run(records, caller, None, tag=api_keys.organization_tag(str(uuid4()))) == Reply(401)
-
-
-@pytest.mark.parametrize(
-    "organization",
-    [
-        pytest.param({"access": False}, id="switched off"),
-        pytest.param({"state": b"D"}, id="deleted"),
-        pytest.param({"state": b"T"}, id="deleted by a tombstone"),
-        pytest.param(None, id="never heard of"),
-    ],
-)
-def test_403(records: Records, organization: dict[str, Any] | None) -> None:
-    caller = Caller()
-    records.key(caller.key, caller.organization_id)
-    if organization is not None:
-        records.organization(caller.organization_id, **organization)
-    assert run(records, caller, None) == Reply(403)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +202,7 @@ def test_403(records: Records, organization: dict[str, Any] | None) -> None:
         pytest.param(50_000 * SECOND, 70_000 * SECOND, 70_000 * SECOND, 3, id="both: the longer wait"),
     ],
 )
-def test_429_charges_neither(
+def test_429_charges_neither_and_says_when(
     records: Records, key_full_in: int, organization_full_in: int, wait: int, violated: int
 ) -> None:
     caller = records.caller(key_limit=(1, DAY), organization_limit=(1, DAY))
@@ -230,6 +214,9 @@ def test_429_charges_neither(
     assert (reply.status, reply.violated, reply.value) == (429, violated, b"")
     assert wait - SLACK < reply.wait <= wait
     assert records.client.mget(by_key, by_organization) == before
+    for bucket in (by_key, by_organization):
+        records.client.decrby(bucket, reply.wait)  # as if so much time had passed
+    assert run(records, caller, None).status == 400, "waiting so long is enough"
 
 
 def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records) -> None:

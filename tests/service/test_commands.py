@@ -12,7 +12,7 @@ from devstack.ports import free_port
 from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
-from tests.harness import control, crm
+from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
 from tests.harness.crm import ORGANIZATION
@@ -33,32 +33,39 @@ def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
 
 
 @pytest.mark.apache
-def test_a_wrong_password_of_kafka(leadview_with_own_redis: Leadview) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param({"kafka_sasl_password": "right"}, "leads: missing", id="right"),
+        pytest.param(
+            {"kafka_sasl_password": "wrong"},
+            "Kafka cannot be read: Kafka refuses the user 'crm' or its password: correct LEADVIEW_KAFKA_SASL_USERNAME",
+            id="a wrong password",
+        ),
+        pytest.param(
+            {"kafka_security_protocol": "PLAINTEXT"},
+            "LEADVIEW_KAFKA_SECURITY_PROTOCOL (PLAINTEXT) is not that of this port",
+            id="another protocol",
+        ),
+        pytest.param(
+            {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_sasl_password": "right"},
+            "Kafka cannot be reached at 127.0.0.1:1",
+            id="another address",
+        ),
+    ],
+)
+def test_a_sign_in_to_kafka(leadview_with_own_redis: Leadview, settings: dict[str, str], said: str) -> None:
+    """There is no topic, which only somebody who is signed in is told."""
     leadview = leadview_with_own_redis
     if not leadview.kafka.login_servers:
         not_available("nobody signs in to this Kafka")
-    settings = {
+    login = {
         "kafka_bootstrap_servers": leadview.kafka.login_servers,
         "kafka_security_protocol": "SASL_PLAINTEXT",
         "kafka_sasl_username": "crm",
     }
-    right = settings | {"kafka_sasl_password": "right"}
-    leadview.topics.create(partitions=1)
-    leadview.publish(crm.organization())
-    leadview.start("run", **right)
-    leadview.wait_until_served()
-    wait_until(lambda: leadview.call("status", **right).status == 0, "all is well")
-    done = leadview.call("status", kafka_sasl_password="wrong", **settings)
-    assert done.status == 1
-    said = "Kafka refuses the user 'crm' or its password: correct LEADVIEW_KAFKA_SASL_USERNAME"
-    assert done.stdout.startswith(f"not well: Kafka cannot be read: {said}")
-    projector = leadview.start("run", kafka_sasl_password="wrong", **settings)
-    wait_until(lambda: said in projector.log.read_text(), "the projector says so, too")
-    assert "wrong" not in projector.log.read_text()
-    plain = leadview.call("status", **settings | {"kafka_security_protocol": "PLAINTEXT"})
-    assert "LEADVIEW_KAFKA_SECURITY_PROTOCOL (PLAINTEXT) is not that of this port" in plain
-    closed = leadview.call("status", kafka_bootstrap_servers="127.0.0.1:1")
-    assert "Kafka cannot be reached at 127.0.0.1:1" in closed
+    # `status` waits for Kafka for little more than a second, and a busy machine may need longer.
+    wait_until(lambda: said in leadview.call("status", **login | settings).stdout, "status says it")
 
 
 def test_asking_for_a_topic_creates_none(
@@ -72,33 +79,6 @@ def test_asking_for_a_topic_creates_none(
         assert not [topic for topic in created if topic.startswith(topic_prefix)]
     newer = TopicsRequest(["leads"]).build(_MetadataRequest_v10)  # which this broker does not know
     assert newer.allow_auto_topic_creation is False
-
-
-def changes(log: Path) -> dict[str, dict[str, object]]:
-    """Returns what each line has logged last about a change of the control record."""
-    lines = [orjson.loads(line) for line in log.read_text().splitlines() if "the control record has changed" in line]
-    return {line["line"]: {name: line[name] for name in ("live", "written", "dropping")} for line in lines}
-
-
-@pytest.mark.apache
-def test_an_emptied_redis_is_not_called_a_change_of_generations(leadview: Leadview) -> None:
-    projector = leadview.start("run")
-    leadview.publish(crm.organization(), crm.lead())
-    leadview.wait_until_served()
-    assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0
-    assert leadview.run("drop").status == 0
-    leadview.publish(crm.lead(2))
-    leadview.wait_until_current()
-    copy = control.read(leadview.redis)
-    assert copy
-    left = {"live": copy.state.live, "written": list(copy.state.written), "dropping": []}
-    wait_until(lambda: changes(projector.log) == {"access": left, "documents": left}, "both lines know what is left")
-    assert "Redis was emptied" not in projector.log.read_text()
-    before = len(projector.log.read_text())
-    leadview.redis.flushall()
-    wait_until(lambda: projector.log.read_text().count("Redis was emptied; reading again") >= 2, "both lines know it")
-    leadview.wait_until_served()
-    assert "generation" not in projector.log.read_text()[before:]
 
 
 def test_the_records_of_a_topic(leadview: Leadview) -> None:
@@ -147,15 +127,6 @@ ONE_LEFT = {"key": {"quota": 3, "window_seconds": 36_000}}
 OTHER_KEY = crm.uuid(0xF2)
 
 
-def lines(log: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-
-
-def line_of(log: Path, request_id: str) -> dict[str, Any]:
-    [found] = [line for line in lines(log) if line.get("request_id") == request_id]
-    return found
-
-
 @pytest.mark.apache
 def test_a_request_is_found_again(leadview: Leadview) -> None:
     leadview.publish(
@@ -165,7 +136,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
         crm.api_key(1, id=crm.uuid(0xF3), hash=crm.key_hash(3)),
         crm.lead(1),
     )
-    projector = leadview.start("run")
+    leadview.start("run")
     leadview.wait_until_served()
     port = free_port()
     child = leadview.start_api(port, api_redis_timeout=20)
@@ -182,19 +153,13 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert get(LEADS + crm.LEAD, REVOKED, "revoked") == 401
     assert get(LEADS + crm.LEAD, UNKNOWN, "unknown") == 401
     assert get(f"/{KEY}", KEY, KEY) == 404
-    projector.stop()  # it would write that all is filled
-    leadview.redis.hset(names.CONTROL, "filled", "")  # as if Redis were being filled again
-    wait_until(lambda: get(LEADS + crm.LEAD, KEY, f"unavailable-{len(lines(child.log))}") == 503, "Redis is incomplete")
     child.stop()
-    leadview.start("run")
 
-    assert not [line for line in lines(child.log) if line.get("request_id") in ("good", "good-too")]
-    missing = line_of(child.log, "missing")
-    assert (missing["route"], missing["status"], missing["error"]) == (f"{LEADS}{{id}}", 404, "not_found")
-    assert (missing["record"], missing["organization"]) == (crm.OTHER_LEAD, ORGANIZATION)
-    assert missing["key"] == key_hash(KEY)[:12]
-    assert missing["duration_ms"] > 0
-    assert [line for line in lines(child.log) if line.get("status") == 503]
+    logged = [orjson.loads(line) for line in child.log.read_text().splitlines() if line.startswith("{")]
+    of_requests = {line["request_id"]: line for line in logged if "request_id" in line}
+    assert of_requests.keys().isdisjoint(("good", "good-too"))
+    missing = of_requests["missing"]
+    assert (missing["status"], missing["record"], missing["organization"]) == (404, crm.OTHER_LEAD, ORGANIZATION)
     assert not any(key[8:30] in child.log.read_text() for key in (KEY, REVOKED, UNKNOWN))
 
     name = names.usage(names.organization(ORGANIZATION))
@@ -202,8 +167,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert 0 < leadview.redis.ttl(name) <= 90 * 24 * 3600
     used = usage(leadview)
     of_key, of_revoked, unused = (used[each] for each in (key_hash(KEY), key_hash(REVOKED), crm.key_hash(3)))
-    assert of_key["requests"] >= 5
-    assert of_key["refusals"] >= 1
+    assert (of_key["requests"], of_key["refusals"]) == (4, 1)
     assert of_key["api_keys"] == [crm.API_KEY]
     assert of_key["last_used"] >= of_key["counted_since"]
     assert (of_revoked["requests"], of_revoked["refusals"]) == (1, 1)

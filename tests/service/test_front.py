@@ -10,18 +10,11 @@ import orjson
 import pytest
 
 from devstack.ports import free_port
-from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.api_server import ApiServer
 from tests.harness.front import Front
-from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(patient(redis_server.url, api_trusted_proxies="127.0.0.1")) as api:
-        yield api
 
 
 WELL_KNOWN = {

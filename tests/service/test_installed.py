@@ -106,21 +106,6 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     assert {f"{data}/data/share/leadview/{path.relative_to(ROOT)}" for path in deployed} <= set(names)
 
 
-@pytest.mark.parametrize("words", [(), ("api",), ("dead-letters", "list"), ("completion",)], ids=" ".join)
-def test_help_and_version(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They start nothing, so no setting matters. In this process, called as the program is."""
-    monkeypatch.setattr(sys, "argv", ["leadview"])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("LEADVIEW_UNKNOWN", "1")
-    for flag, said in (("--version", f"leadview {VERSION}\n"), ("--help", " ".join(("usage: leadview", *words)))):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, flag])
-        printed = capsys.readouterr()
-        assert (ended.value.code, printed.err, printed.out.startswith(said)) == (0, "", True), flag
-
-
 @pytest.mark.parametrize("words", [(), ("nothing",)], ids=" ".join)
 def test_called_wrongly(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -1,18 +1,13 @@
-"""No key reads another organization, and what is erased leaves no byte (promises 5 and 6), in files of Redis until a
-rewrite: docs/production.md tells operators so."""
+"""No key reads another organization, and what is erased leaves no byte (promises 5 and 6)."""
 
 import itertools
-from pathlib import Path
 from typing import Any, cast
 
-from devstack.redis_server import RedisServer
 from schemas import api_keys, names, resources
 from tests.harness import crm, stored
 from tests.harness.api_server import CONTACTS, LEADS, ApiServer
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
-from tests.harness.projection import Projection, open_projection
-from tests.harness.services import RedisService
-from tests.harness.waiting import wait_until
+from tests.harness.projection import Projection
 from tests.service.conftest import everywhere
 
 ORGANIZATIONS = (ORGANIZATION, OTHER_ORGANIZATION)
@@ -106,23 +101,3 @@ async def test_a_deleted_contact_leaves_no_byte(projection: Projection, served: 
         assert secret.encode() not in kept
     assert served.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).json["contact"] is None
     assert served.get(CONTACTS + CONTACT, key=KEYS[ORGANIZATION]).status == 404
-
-
-NAME = "Anastasia-Petrova"
-
-
-async def test_the_append_only_file_holds_what_was_erased_until_it_is_rewritten(tmp_path: Path) -> None:
-    with RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"]) as server:
-        async with open_projection(RedisService("binary", server.url)) as projection:
-            await projection.apply(crm.contact(1, first_name=NAME).record(0), crm.lead(1).record(0))
-            await projection.apply(crm.deleted(resources.CONTACT, 2).record(1))
-            assert holds(tmp_path, NAME)
-            with server.client() as client:
-                client.bgrewriteaof()
-                wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the rewrite has ended")
-            assert not holds(tmp_path, NAME)
-
-
-def holds(directory: Path, text: str) -> bool:
-    """Returns whether a file of Redis contains this text."""
-    return any(text.encode() in file.read_bytes() for file in directory.rglob("*") if file.is_file())

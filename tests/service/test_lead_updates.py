@@ -52,15 +52,6 @@ async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
     assert await projection.store.run([call.command]) == [reply]
 
 
-async def test_each_generation_names_its_own_former_contact(projection: Projection) -> None:
-    """Generation 2 is behind, and its lead belongs to another contact; in generation 1 the contact stays."""
-    await projection.apply(crm.lead(1).record(0), generations=(1, 2))
-    await projection.apply(crm.lead(2, contact_id=crm.OTHER_CONTACT).record(1), generations=(1,))
-    update = intent_of(crm.lead(3, contact_id=crm.OTHER_CONTACT).record(2))
-    [call] = calls.calls([update], ids(1, 2))
-    assert await projection.store.run([call.command]) == [[b"1", 0, FORMER]]
-
-
 class RecordingStore(Store):
     """A store that also keeps which scripts each of its pipelines called. Each pipeline is one round trip."""
 

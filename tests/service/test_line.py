@@ -26,13 +26,15 @@ from projector.line.positions import Positions
 from projector.record import Partition
 from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
+from projector.run import _lines
 from projector.stop import Stop
+from projector.upkeep import jobs
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names, resources
 from schemas.control import number_of
 from schemas.heartbeat import Failing, Halted, StandingBy
 from schemas.settings import ProjectorSettings
-from tests.harness import control, crm
+from tests.harness import control, crm, stored
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation
 from tests.harness.histories import now_ms
@@ -115,11 +117,17 @@ async def running(
     stop: Stop | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
-    stop = stop or Stop()
     made = new_line(projection, ledger, pacer, **settings)
+    async with until_it_stops(made, stop or Stop()):
+        yield Running(made, projection, kafka)
+
+
+@asynccontextmanager
+async def until_it_stops(made: Line, stop: Stop) -> AsyncIterator[None]:
+    """Run a line until the block ends."""
     task = asyncio.create_task(made.run(stop))
     try:
-        yield Running(made, projection, kafka)
+        yield
     finally:
         stop.set()
         await task
@@ -239,22 +247,17 @@ async def test_an_outage_has_a_reason(projection: Projection, kafka: ScriptedKaf
         assert not projection.writing.sessions._open
 
 
-class Logged:
-    """Notes what is logged of a defect."""
-
-    def __init__(self, noted: list[str]) -> None:
-        self._noted = noted
-
-    def error(self, message: str, *arguments: object, extra: object) -> None:
-        self._noted.append(f"{message % arguments} {extra}")
-
-
 async def test_a_line_that_has_failed_says_so_until_it_advances(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection,
+    kafka: ScriptedKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def reported() -> list[str]:
+        """Returns what is logged of defects, with all fields of these lines."""
+        return [f"{line.getMessage()} {vars(line)}" for line in caplog.records if line.name == defect.__name__]
+
     before = counted(DEFECTS, "documents")
-    reported: list[str] = []
-    monkeypatch.setattr(defect, "logger", Logged(reported))
     async with running(projection, kafka) as it:
         with monkeypatch.context() as far_from_the_ends:
             far_from_the_ends.setattr(Positions, "are_at", lambda *_: False)
@@ -265,9 +268,9 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
             await it.applies(*leads(1))
             await eventually(lambda: it.trouble is None, "it has advanced")
         kafka.errors = [KeyError("a name")]
-        await eventually(lambda: len(reported) == 3, "it has failed again")
+        await eventually(lambda: len(reported()) == 3, "it has failed again")
         await eventually(lambda: it.trouble is None, "all positions are at the ends")
-    for said in reported:
+    for said in reported():
         assert said.startswith("the line documents failed, which is a defect of Leadview")
         assert "in poll" in said, "where it was"
         assert "a name" not in said, "its message may be a value of a record"
@@ -425,7 +428,11 @@ async def test_bad_records_of_a_batch_that_is_read_again_count_once(
     ],
 )
 async def test_what_redis_has_lost_is_read_again(
-    projection: Projection, kafka: ScriptedKafka, lose: Callable[[Any], object], sought: int | None
+    projection: Projection,
+    kafka: ScriptedKafka,
+    lose: Callable[[Any], object],
+    sought: int | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = counted(REWINDS, "documents")
     async with running(projection, kafka) as it:
@@ -435,6 +442,7 @@ async def test_what_redis_has_lost_is_read_again(
         await it.covers(5)
         await eventually(lambda: counted(REWINDS, "documents") == before + 1, "it is counted")
         live = number_of(it.copy.state.live)
+    assert ("Redis was emptied" in caplog.text) is (sought is None)
     assert projection.documents(live) == documents_of(kafka.records[LEADS])
 
 
@@ -528,6 +536,18 @@ async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
         await eventually(lambda: it.trouble is None, "it works again")
         await it.applies(*leads(2, version=2))
     assert kafka.calls == ["join", "leave", "join", "stop"]
+
+
+async def test_access_is_applied_while_documents_stand_by(projection: Projection, kafka: ScriptedKafka) -> None:
+    """A deployment was rolled back: the documents wait for the newer program, but a revoked key does not."""
+    control.write(projection.client, written=(1, 2), mappings={2: 999})
+    access, documents = _lines(ProjectorSettings(redis_url=projection.settings.redis_url), projection.writing)
+    async with until_it_stops(access, Stop()):
+        kafka.publish(crm.organization(1), crm.api_key(1, status="revoked"))
+        key = names.api_key(names.organization(crm.ORGANIZATION), crm.key_hash(1))
+        await eventually(lambda: stored.key_expiry(projection.client, key) == 1, "the key is revoked")
+    async with until_it_stops(documents, Stop()):
+        await eventually(lambda: isinstance(documents.health.trouble, StandingBy), "they stand by")
 
 
 async def test_partitions_that_are_revoked_are_committed_and_forgotten(
@@ -812,6 +832,9 @@ async def test_a_bad_record_is_erased_although_the_erasure_ended_before_it_was_s
     async with running(projection, kafka, DeletedMeanwhile(projection)):
         kafka.publish(BAD)
         await eventually(lambda: projection.jobs() == {f"erase {crm.ORGANIZATION}"}, "a job erases it")
+    await jobs.run_all(projection.writing, projection.settings)
+    assert not projection.client.exists(names.DEAD_LETTERS)
+    assert projection.jobs() == set()
 
 
 async def test_a_replay_has_positions_of_its_own_and_parks_nothing(

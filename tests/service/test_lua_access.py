@@ -1,11 +1,8 @@
 """The scripts of organizations and API keys, on a real Redis, alone and in cluster mode."""
 
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from leadview.redis.scripts import Command
 from projector.record import Record
@@ -55,20 +52,6 @@ def key_deleted(version: int, offset: int) -> Record:
 def key_gone(offset: int, key_id: str = crm.API_KEY) -> Record:
     return crm.tombstone(resources.API_KEY, key_id).record(offset)
 
-
-KEY_EVENTS = st.one_of(
-    st.builds(
-        lambda id_, number, state: lambda version, offset: key(version, offset, number, id=id_, **state),
-        st.sampled_from((crm.API_KEY, ANOTHER, THIRD)),
-        st.integers(1, 2),
-        st.sampled_from(({}, {"status": "revoked"}, {"expires_at": crm.at(60)}, {"expires_at": crm.at(90)})),
-    ),
-    st.builds(
-        lambda id_: lambda version, offset: crm.deleted(resources.API_KEY, version, id_).record(offset),
-        st.sampled_from((crm.API_KEY, ANOTHER)),
-    ),
-)
-"""Changes of three API keys of an organization, which may have the same hash."""
 
 ORGANIZATIONS = [
     pytest.param([organization(1, 0)], [WRITTEN], b"L-1", id="created"),
@@ -215,16 +198,6 @@ async def test_what_is_taken_away_while_an_organization_is_deleted_is_kept(
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
 
 
-async def test_the_record_of_a_key_never_outlives_the_key(projection: Projection) -> None:
-    """The erasure reaches the key, the key is deleted, and the organization is created again before it has ended."""
-    await projection.apply(organization(1, 0), key(1, 0))
-    await projection.apply(organization_deleted(2, 1))
-    await jobs._drop(projection.store, OWNER, [ENTITY])
-    await projection.apply(key_gone(1))
-    await projection.apply(organization(3, 2))
-    assert not projection.client.exists(FIRST)
-
-
 async def test_erasing_stops_if_the_organization_is_recreated(projection: Projection) -> None:
     await projection.apply(organization_deleted(1, 0))
     await projection.apply(organization(2, 1), crm.lead().record())
@@ -247,15 +220,24 @@ async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Pro
     assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
 
 
-async def test_work_is_finished_only_under_the_event_that_it_was_begun_for(projection: Projection) -> None:
-    await projection.apply(organization_deleted(1, 0))
+@pytest.mark.parametrize(
+    ("newer", "due"),
+    [
+        pytest.param(organization_deleted(3, 2), ERASE_DUE, id="deleted again"),
+        pytest.param(organization(3, 2), REPLAY_DUE, id="only changed"),
+    ],
+)
+async def test_work_is_finished_only_under_the_event_that_it_was_begun_for(
+    projection: Projection, newer: Record, due: int
+) -> None:
+    await projection.apply(organization_deleted(1, 0), organization(2, 1))
     begun_under = projection.client.getrange(OWNER, 0, 21)
-    await projection.apply(organization(2, 1), organization_deleted(3, 2))
+    await projection.apply(newer)
     projection.client.set(LOCK, "ours")
     assert await projection.store.run([finish(begun_under)]) == [0]
-    assert await projection.call(organization_deleted(3, 2)) == STALE + ERASE_DUE
+    assert await projection.call(newer) == STALE + due
     assert await projection.store.run([finish(projection.client.getrange(OWNER, 0, 21))]) == [1]
-    assert await projection.call(organization_deleted(3, 2)) == STALE
+    assert await projection.call(newer) == STALE
 
 
 @pytest.mark.parametrize(
@@ -359,33 +341,3 @@ async def test_api_keys_with_one_hash(
     for record in sorted(records, key=lambda record: (record.key != records[0].key) != turned):
         await projection.apply(record)
     assert stored.key_expiries(projection.client).get(FIRST) == expiry
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(events=st.lists(KEY_EVENTS, max_size=12), seed=st.integers(0, 2**32))
-async def test_records_of_keys_depend_on_no_order(projection: Projection, events: list[Any], seed: int) -> None:
-    records = [event(version, version) for version, event in enumerate(events, start=1)]
-    left = []
-    for _ in range(2):
-        projection.client.flushdb()
-        for record in records:
-            await projection.apply(record)
-        stored.key_expiries(projection.client)
-        left.append({name: projection.client.get(name) for name in projection.client.scan_iter(OWNER + b"[ak]*")})
-        Random(seed).shuffle(records)
-    assert left[0] == left[1]
-
-
-@pytest.mark.parametrize(
-    ("record", "left"),
-    [pytest.param(key(2, 1, 2), b"L", id="another hash"), pytest.param(key_deleted(2, 1), b"D", id="deleted")],
-)
-async def test_an_unknown_stored_hash_takes_two_calls(projection: Projection, record: Record, left: bytes) -> None:
-    """The record to be removed must be among the keys, and only the first call tells its name."""
-    await projection.apply(key(1, 0))
-    assert (await projection.call(record)).decode() == crm.key_hash(1)
-    assert projection.client.get(ENTITY)[:1] == b"L"
-    assert projection.client.exists(FIRST)
-    assert (await projection.apply(record)).written == 1
-    assert projection.client.get(ENTITY)[:1] == left
-    assert not projection.client.exists(FIRST)

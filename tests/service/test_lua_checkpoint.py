@@ -8,7 +8,6 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
-from projector.ledger import copies
 from projector.ledger.breaks import rewind
 from projector.ledger.control import (
     NOTHING_STORED,
@@ -103,17 +102,6 @@ async def test_only_a_batch_of_the_present_control_record_is_covered(projection:
     assert await opened.cover({LEADS: step(7, 9)}) == ControlChanged(), "the first session stays closed"
 
 
-async def test_a_batch_that_was_written_before_redis_was_emptied_is_not_covered(projection: Projection) -> None:
-    """Nothing was stored before either, so the positions alone could not tell (incarnations)."""
-    opened = await Opened.open(projection.store)
-    projection.client.flushall()
-    other = Store(projection.settings)
-    assert (await copies.current(other)).agrees, "another projector has begun a record already"
-    await other.close()
-    assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}) == ControlChanged()
-    assert await opened.positions(LEADS) == {LEADS: None}
-
-
 async def test_a_shard_that_was_emptied_and_has_its_copy_again_is_not_covered(projection: Projection) -> None:
     """The stamp is the same then, and the incarnation is not."""
     opened = await Opened.open(projection.store)
@@ -142,17 +130,6 @@ async def test_a_dead_letter_that_is_parked_twice_is_stored_once(projection: Pro
     assert await opened.cover({}, [LETTER]) == STORED
     assert await opened.cover({}, [again]) == STORED
     assert await all_dead_letters(projection.store) == [again]
-
-
-@everywhere
-async def test_the_ledger_of_a_rebuild_parks_nothing(projection: Projection) -> None:
-    _, added = await control.with_next(projection.store)
-    live, rebuild = await Opened.open(projection.store), await Opened.open(projection.store, rebuild=added)
-    assert numbers(rebuild.session.generations) == [2]
-    assert await rebuild.cover({LEADS: step(NOTHING_STORED, 3)}, [LETTER]) == STORED
-    assert await rebuild.positions(LEADS) == {LEADS: 3}
-    assert await live.positions(LEADS) == {LEADS: None}
-    assert await all_dead_letters(projection.store) == []
 
 
 @everywhere

@@ -52,9 +52,9 @@ def resplices(*lead_ids: bytes) -> list[Command]:
     return list(calls.resplices([fan], ids(1), clustered=True))
 
 
-def shown(projection: Projection, number: int = 1) -> tuple[str, str | None] | None:
+def shown(projection: Projection) -> tuple[str, str | None] | None:
     """The stage of the lead and the first name of the contact that it shows; None where there is no lead."""
-    body = projection.documents(number).get(LEAD)
+    body = projection.documents().get(LEAD)
     if body is None:
         return None
     document = orjson.loads(body)
@@ -209,15 +209,6 @@ async def test_no_byte_of_a_deleted_contact_is_left(projection: Projection) -> N
     assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION) == {crm.LEAD: stored.NO_MARK}
 
 
-async def test_a_change_that_leaves_the_summary_alone_touches_no_lead(projection: Projection) -> None:
-    await projection.apply(contact(1, 0), lead(1, 0))
-    name = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
-    before = projection.client.get(name)
-    applied = await projection.apply(contact(2, 1, custom_fields={"company": "Kite"}))
-    assert (applied.written, applied.respliced) == (1, 0)
-    assert projection.client.get(name) == before
-
-
 async def test_many_leads_of_a_contact_follow_in_slices(projection: Projection) -> None:
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(250)]
     assert (await projection.apply(contact(1, 0), *records)).respliced == 0
@@ -337,17 +328,6 @@ async def test_resplice_takes_leads_in_any_order(projection: Projection) -> None
     stored.assert_consistent(projection.client)
 
 
-async def test_contacts_with_different_numbers_of_leads_change_together(projection: Projection) -> None:
-    other = crm.contact(1, id=crm.OTHER_CONTACT)
-    leads = [crm.lead(1, id=crm.uuid(1000 + n), contact_id=crm.OTHER_CONTACT) for n in range(3)]
-    before = [lead(1, 9), contact(1, 0), other.record(1), *(message.record(n) for n, message in enumerate(leads))]
-    await projection.apply(*before, generations=(1, 2))
-    after = [contact(2, 2, "Grace"), crm.contact(2, id=crm.OTHER_CONTACT, first_name="Alan").record(3)]
-    for records in (after, [contact_deleted(3, 4), crm.contact(3, id=crm.OTHER_CONTACT).record(5)]):
-        assert (await projection.apply(*records, generations=(1, 2))).respliced == 8
-        assert_right(projection, [*before, *records], (1, 2))
-
-
 async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -> None:
     """The lead is back by the time that it would be taken out."""
     await projection.apply(contact(1, 0), lead(1, 0))
@@ -367,35 +347,6 @@ async def test_pending_leads_are_those_that_show_another_summary(projection: Pro
     await projection.store.run(resplices(*pending))
     [rest] = await projection.store.run([ask])
     assert not set(rest) & set(pending)
-
-
-async def test_two_generations_are_written_alike(projection: Projection) -> None:
-    records = [
-        contact(1, 0),
-        lead(1, 0),
-        lead(2, 1, contact_id=crm.OTHER_CONTACT),
-        lead(1, 2, id=crm.OTHER_LEAD),
-        contact(2, 1, "Grace"),
-        lead(3, 3),
-        contact_deleted(3, 2),
-        lead_gone(4),
-        contact(4, 3, "Alan"),
-    ]
-    for record in records:
-        await projection.apply(record, generations=(1, 2))
-        assert stored.values(projection.client, 1) == stored.values(projection.client, 2)
-    assert_right(projection, records, (1, 2))
-
-
-async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: Projection) -> None:
-    """While a rebuild fills generation 2, the live line writes to both: each decides for itself."""
-    await projection.apply(contact(1, 0), lead(5, 5), lead(6, 6, contact_id=crm.OTHER_CONTACT))
-    await projection.apply(lead(5, 5), generations=(2,))
-    assert shown(projection, 2) == ("NEW", None)
-    assert (await projection.apply(contact(1, 0), generations=(1, 2))).written == 1
-    newest = [contact(2, 1, "Grace"), lead(6, 6, **OTHER)]
-    assert (await projection.apply(*newest, generations=(1, 2))).written == 2
-    assert_right(projection, newest, (1, 2))
 
 
 @pytest.mark.parametrize(

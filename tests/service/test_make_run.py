@@ -45,7 +45,7 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         assert lead.headers["ratelimit-policy"] == '"key";q=100;w=10, "organization";q=300;w=10'
         assert lead.json["contact"]["id"] == lead.json["contact_id"] == paste(contact_line).json["id"]
         assert paste(openapi_line).json["openapi"].startswith("3.1")
-        # Now and then: the rate limit allows ten a second.
+        # The rate limit allows ten requests a second.
         wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes", interval=0.2)
         assert "crm.leads" in shown_status(run, tmp_path)
         [console] = re.findall(r"^  console +(http://127\.0\.0\.1:\d+)$", run.output, re.MULTILINE)

@@ -11,9 +11,9 @@ from projector.record import Record
 from projector.redis.scripts import finish_work
 from projector.upkeep import jobs, reapply
 from schemas import api_keys, names, resources
-from tests.harness import control, crm, stored
+from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.generations import generation, ids
+from tests.harness.generations import ids
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
@@ -51,13 +51,10 @@ class World:
 
     async def finish(self) -> None:
         """End the replay."""
-        assert await self.ends(self.projection.client.getrange(OWNER, 0, 21))
-
-    async def ends(self, head: bytes) -> bool:
-        """End a replay that began when the organization had this head. Returns whether it was the last one."""
         self.projection.client.set(LOCK, "ours", ex=3600)
-        [finished] = await self.store.run([finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")])
-        return bool(finished)
+        head = self.projection.client.getrange(OWNER, 0, 21)
+        finish = finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")
+        assert await self.store.run([finish]) == [1]
 
 
 @pytest.fixture
@@ -115,36 +112,6 @@ async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_
     assert world.get().status == 401
 
 
-@pytest.mark.parametrize(
-    "contacts",
-    [
-        pytest.param([crm.contact(1).record(1)], id="the lead is in the value of its contact"),
-        pytest.param([], id="its contact does not exist"),
-        pytest.param(
-            [crm.contact(1).record(1), crm.lead(id=crm.OTHER_LEAD).record(2)], id="its contact has another lead"
-        ),
-    ],
-)
-@pytest.mark.parametrize(
-    "leads",
-    [
-        pytest.param([crm.lead(2, contact_id=crm.OTHER_CONTACT).record(3)], id="moved"),
-        pytest.param([], id="deleted, and its topic was compacted"),
-    ],
-)
-async def test_a_lead_that_was_erased_is_in_no_index_of_before(
-    world: World, contacts: list[Record], leads: list[Record]
-) -> None:
-    """The erasure is cut off after the lead, and the lead then has another contact, or does not come back."""
-    await world.projection.apply(*contacts)
-    await world.projection.apply(DELETED)
-    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
-    await world.projection.apply(CREATED_AGAIN)
-    await world.replay(*contacts, *leads)
-    await world.finish()
-    stored.assert_consistent(world.projection.client)
-
-
 async def test_what_the_api_answers_until_the_replay_has_ended(world: World) -> None:
     """503, whatever would be found or not found, and nothing is charged; other organizations are served."""
     other = crm.organization(id=crm.OTHER_ORGANIZATION, organization_id=crm.OTHER_ORGANIZATION)
@@ -170,17 +137,6 @@ async def test_access_that_is_off_is_no_answer_until_the_replay_has_ended(world:
     assert world.get().status == 503, "a change of the organization does not end the replay"
     await world.finish()
     assert world.get().status == 403
-
-
-async def test_the_end_of_an_earlier_replay_opens_nothing(world: World) -> None:
-    """The organization is deleted and created once more while a replay is under way, or is only changed."""
-    await world.projection.apply(DELETED, CREATED_AGAIN)
-    head = world.projection.client.getrange(OWNER, 0, 21)
-    deleted_again = crm.deleted(resources.ORGANIZATION, 4).record(4)
-    for newer in ([deleted_again, crm.organization(5).record(5)], [crm.organization(6).record(6)]):
-        await world.projection.apply(*newer)
-        assert not await world.ends(head)
-        assert world.get().status == 503
 
 
 def _charges(world: World) -> dict[bytes, bytes]:

@@ -6,13 +6,16 @@ after   the right answer again, without a restart of the program
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+import uvloop
+from redis.exceptions import ResponseError
 
 import leadview.redis.errors
 import projector.errors
@@ -20,21 +23,29 @@ from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
 from api.request import Credentials, credentials
+from devstack.child import Child
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
+from leadview.redis.access import access
+from leadview.redis.connection import pack
+from projector.redis.servers import Node, ReplicationEpoch
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness import certificates
+from tests.harness.api_server import connected
 from tests.harness.generations import generation
 from tests.harness.records import Records
-from tests.harness.services import client_of
+from tests.harness.services import client_of, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 SHORT = 0.3
 """A timeout for tests in which it is to be over, in seconds."""
 ORGANIZATIONS = 8
+MORE_THAN_BUFFERS_HOLD = 32 * 1024 * 1024
 
 
 class Entry:
@@ -53,26 +64,9 @@ class Entry:
         return names.tag_slot(names.tag(self.name))
 
 
-class Client(ABC):
-    """A program's way into Redis."""
-
-    unavailable: type[Exception]
-
-    @abstractmethod
-    async def read(self, entry: Entry) -> bytes:
-        """Returns the stored lead. Raises `unavailable`."""
-
-    @abstractmethod
-    async def write(self, entry: Entry) -> None:
-        """Write something. Raises `unavailable`."""
-
-    @abstractmethod
-    def has_seen_reset(self, proxy: FaultyProxy) -> bool:
-        """Returns whether it knows that its connection through the proxy was reset."""
-
-
-class ApiClient(Client):
-    """A request of the API, which writes the charge of its rate limits as well."""
+class ApiClient:
+    """A request of the API, which writes the charge of its rate limits as well. The methods of both clients raise
+    `unavailable`."""
 
     unavailable = leadview.redis.errors.Unavailable
 
@@ -80,18 +74,20 @@ class ApiClient(Client):
         self._store, self._servers = store, servers
 
     async def read(self, entry: Entry) -> bytes:
+        """Returns the stored lead."""
         reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
         assert reply.status == 200
         return reply.value
 
     async def write(self, entry: Entry) -> None:
-        await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
+        await self.read(entry)
 
     def has_seen_reset(self, proxy: FaultyProxy) -> bool:
+        """Returns whether it knows that its connection through the proxy was reset."""
         return proxy.accepted > 1 or not any(link.connected for link in self._servers.links)
 
 
-class ProjectorClient(Client):
+class ProjectorClient:
     """Pipelines of a projector."""
 
     unavailable = projector.errors.Unavailable
@@ -112,29 +108,25 @@ class ProjectorClient(Client):
         return all(opened.connection.closed for opened in node._all)
 
 
-Open = Callable[..., Any]
+Client = ApiClient | ProjectorClient
+"""A program's way into Redis."""
+Open = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
-async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
+async def api_client(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> AsyncIterator[Client]:
     # Each charge outlasts the test: for a key that expired, a slot that is being moved answers TRYAGAIN.
     plenty = "10000/24h"
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
     called = servers(chosen)
-    running = asyncio.create_task(called.run())
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await called.first_attempt()
+    async with connected(called):
         yield ApiClient(ApiStore(chosen, called, Serving(called)), called)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 @asynccontextmanager
-async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
+async def projector_client(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> AsyncIterator[Client]:
     store = ProjectorStore(ProjectorSettings(redis_url=url, **settings), timeout=timeout)
     yield ProjectorClient(store)
     await store.close()
@@ -142,10 +134,8 @@ async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIt
 
 @pytest.fixture(params=[pytest.param(api_client, id="api"), pytest.param(projector_client, id="projector")])
 def opened(request: pytest.FixtureRequest) -> Open:
-    def open_(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> Any:
-        return request.param(url, timeout, **settings)
-
-    return open_
+    found: Open = request.param
+    return found
 
 
 @pytest.fixture
@@ -169,10 +159,6 @@ def write_entries(url: str) -> list[Entry]:
     with client_of(url) as client:
         records = Records(client)
         return [Entry(records, number) for number in range(ORGANIZATIONS)]
-
-
-def through(proxy: FaultyProxy) -> str:
-    return f"redis://127.0.0.1:{proxy.port}/0"
 
 
 async def is_read(client: Client, entry: Entry) -> bool:
@@ -204,14 +190,19 @@ async def test_a_server_that_restarts(server: RedisServer, entries: list[Entry],
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_connection_that_was_reset_while_nobody_used_it(
-    proxy: FaultyProxy, entries: list[Entry], opened: Open
-) -> None:
-    """Nobody notices: the call is sent over a new connection."""
-    async with opened(through(proxy)) as client:
+async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
+    """A call that comes later is sent over a new connection. A request of the API that is on its way is sent again; of
+    what a projector has sent, it does not know how much was executed.
+    """
+    async with opened(proxy.url) as client:
         assert await is_read(client, entries[0])
+        proxy.faults = Faults(held=entries[0].name)
+        asking = asyncio.create_task(is_read(client, entries[0]))
+        await eventually(lambda: proxy.holding, "the request is on its way")
         proxy.reset_all()
         await eventually(lambda: client.has_seen_reset(proxy), "the program has seen the reset")
+        proxy.faults = Faults()
+        assert await asking is isinstance(client, ApiClient)
         assert await is_read(client, entries[1])
 
 
@@ -219,7 +210,7 @@ async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Op
     """The connection ends at any byte: of the login, of a reply, or between two replies."""
     for end_after in range(1, 400, 23):
         proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
-        async with opened(through(proxy)) as client:
+        async with opened(proxy.url) as client:
             await asyncio.gather(*(is_read(client, entry) for entry in entries))
             proxy.faults = Faults()
             await eventually(lambda: all_are_read(client, entries), "it is read again")
@@ -228,7 +219,7 @@ async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Op
 async def test_a_caller_that_gives_up(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
     """Its reply, which comes later, is not given to the next caller."""
     first, second, *_ = entries
-    async with opened(through(proxy)) as client:
+    async with opened(proxy.url) as client:
         assert await all_are_read(client, entries)
         proxy.faults = Faults(held=first.name)
         asking = asyncio.create_task(client.read(first))
@@ -254,6 +245,23 @@ async def test_a_server_that_stands_still(server: RedisServer, entries: list[Ent
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
+async def test_a_server_that_is_busy_with_a_script(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+    """It answers BUSY until another user ends the script. The API counts these errors by their kind."""
+    async with opened(server.url) as client:
+        assert await all_are_read(client, entries)
+        with server.client() as admin, server.client() as thief:
+            admin.config_set("lua-time-limit", 50)
+            endless = asyncio.create_task(asyncio.to_thread(thief.eval, "while true do end", 0))
+            await eventually(lambda: refused(client, entries[0]), "Redis is busy")
+            with pytest.raises(client.unavailable, match="BUSY") as raised:
+                await client.read(entries[0])
+            assert getattr(raised.value, "kind", "busy") == "busy"
+            admin.script_kill()
+            with pytest.raises(ResponseError, match="killed"):
+                await endless
+        await eventually(lambda: all_are_read(client, entries), "it is read again")
+
+
 async def test_a_full_server(server: RedisServer, entries: list[Entry], opened: Open) -> None:
     """It is still read. A write of a projector fails and says so; the API limits its requests by itself."""
     async with opened(server.url) as client:
@@ -267,27 +275,90 @@ async def test_a_full_server(server: RedisServer, entries: list[Entry], opened: 
             await client.write(entries[0])
 
 
-async def test_a_changed_password(server: RedisServer, entries: list[Entry], tmp_path: Path, opened: Open) -> None:
-    """It is read from its file at each login."""
+async def test_a_changed_password(
+    server: RedisServer,
+    proxy: FaultyProxy,
+    entries: list[Entry],
+    tmp_path: Path,
+    opened: Open,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is read from its file at each login. If the file is there in time, no call fails."""
     password = tmp_path / "password"
     password.write_text("first")
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crm", "on", "~*", "+@all", ">first")
-        async with opened(server.url, redis_username="crm", redis_password_file=password) as client:
+        async with opened(proxy.url, redis_username="crm", redis_password_file=password) as client:
             assert await all_are_read(client, entries)
             password.write_text("second")
             admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">second")
-            admin.client_kill_filter(_type="normal", skipme=True)
-            await eventually(lambda: all_are_read(client, entries), "it is read again")
+            proxy.reset_all()
+            await eventually(lambda: client.has_seen_reset(proxy), "the program has seen the reset")
+            assert await all_are_read(client, entries)
             admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">third")
-            admin.client_kill_filter(_type="normal", skipme=True)
+            proxy.reset_all()
             await eventually(lambda: refused(client, entries[0]), "the former password is refused")
             password.write_text("third")
             await eventually(lambda: all_are_read(client, entries), "it is read again")
+    assert "second" not in caplog.text
 
 
 async def refused(client: Client, entry: Entry) -> bool:
     return not await is_read(client, entry)
+
+
+@contextmanager
+def over_tls(directory: Path, kind: str) -> Iterator[tuple[str, Path, list[Any]]]:
+    """A cluster, or a Sentinel with the master that it names, where programs find nothing without TLS. Yields the URL,
+    the certificate, and clients of the server and of the Sentinel, for which their passwords (`first`) do not matter.
+    """
+    program, (certificate, key) = shutil.which("redis-server"), certificates.create(directory)
+    if program is None:
+        not_available("TLS needs a redis-server that was built with it")
+    port, of_sentinel, plain = free_port(), free_port(), free_port()
+    files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    tls = [*map(str, files), "--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-port"]
+    user = ["--user", "crm", "on", ">first", "allkeys", "+@all"]
+    is_cluster = kind == "cluster"
+    options = [*tls, str(port), *user, *(["--tls-cluster", "yes"] if is_cluster else [])]
+    with ExitStack() as stack:
+        start = RedisServer.start(directory / "server", program=program, cluster=is_cluster, options=options)
+        admins = [stack.enter_context(stack.enter_context(start).client())]
+        if is_cluster:
+            yield f"rediss+cluster://127.0.0.1:{port}", certificate, admins
+            return
+        (directory / "sentinel.conf").touch()
+        watch = ["--sentinel", "monitor", "crm", "127.0.0.1", str(port), "1", "--requirepass", "first", "--sentinel"]
+        command = [program, str(directory / "sentinel.conf"), "--port", str(plain), *tls, str(of_sentinel), *watch]
+        stack.callback(Child(command, log=directory / "log").kill)
+        admins.append(stack.enter_context(redis.Redis(port=plain, password="first")))
+        yield f"rediss+sentinel://127.0.0.1:1,127.0.0.1:{of_sentinel}/crm", certificate, admins
+
+
+@pytest.mark.parametrize("kind", ["cluster", "Sentinel"])
+async def test_passwords_that_are_replaced_over_tls(tmp_path: Path, opened: Open, kind: str) -> None:
+    """Nobody logs in to servers whose certificate was signed by a stranger."""
+    passwords = [tmp_path / "password", tmp_path / "of-sentinels"]
+    for file in passwords:
+        file.write_text("first")
+    settings = {
+        "redis_username": "crm",
+        "redis_password_file": passwords[0],
+        "redis_sentinel_password_file": passwords[1],
+    }
+    with over_tls(tmp_path, kind) as (url, certificate, admins):
+        entries = [Entry(Records(admins[0]), number) for number in range(ORGANIZATIONS)]
+        async with opened(url, redis_tls_ca_file=str(certificate), **settings) as client:
+            await eventually(lambda: all_are_read(client, entries), "it is read at first")
+            async with opened(url, **settings) as stranger:
+                assert await refused(stranger, entries[0])
+            for admin, user in zip(admins, ("crm", "default"), strict=False):
+                admin.execute_command("ACL", "SETUSER", user, "resetpass", ">second")
+                admin.client_kill_filter(_type="normal", skipme=True)
+            await eventually(lambda: refused(client, entries[0]), "the former password is refused")
+            for file in passwords:
+                file.write_text("second")
+            await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
 @pytest.fixture
@@ -309,13 +380,15 @@ async def test_a_failover_by_sentinel(sentinel: RedisSentinel, opened: Open) -> 
 
 
 async def test_a_demoted_master_is_never_used(sentinel: RedisSentinel, opened: Open) -> None:
-    """The Sentinels still name it. Over the connection from before, its refusal of a write says what it is."""
+    """The Sentinels still name it. A connection from before ends with the refusal of a write, which says what it is."""
     entries = write_entries(sentinel.url)
     async with opened(sentinel.url) as client:
         assert await all_are_read(client, entries)
         with sentinel.master.client() as master:
+            before = {each["id"] for each in master.client_list() if each["name"].startswith("leadview")}
             master.replicaof("127.0.0.1", "1")
             await fails(client, client.write(entries[0]))
+            await eventually(lambda: before - {each["id"] for each in master.client_list()}, "the connection is left")
             master.client_kill_filter(_type="normal", skipme=True)
             for _ in range(3):
                 await eventually(lambda: refused(client, entries[0]), "it is refused")
@@ -356,3 +429,51 @@ async def test_a_redirection_in_the_middle_of_a_batch(cluster: RedisCluster, ope
             await eventually(lambda: all_are_read(client, entries), "it is read over the redirection")
         await eventually(lambda: all_are_read(client, entries), "it is read where it is now")
         assert cluster.owner(slot) is target
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, server: RedisServer, loop: Any) -> None:
+    """Its generation may have been dropped meanwhile: the projector that gave the batch up has acknowledged that."""
+    store = ProjectorStore(ProjectorSettings(redis_url=proxy.url), timeout=SHORT)
+
+    async def answers() -> bool:
+        with suppress(projector.errors.Unavailable):
+            return bool(await store.ask_one(b"ECHO", b"here") == b"here")
+        return False
+
+    async def give_up() -> None:
+        await eventually(answers, "it answers")
+        proxy.faults = Faults(stalled=True)
+        with pytest.raises(projector.errors.Unavailable, match="did not reply within"):
+            await store.ask_one(b"SET", b"late", bytes(MORE_THAN_BUFFERS_HOLD))
+        proxy.faults = Faults()
+        await eventually(answers, "it answers again")
+        with server.client() as admin:
+            own = "leadview-operator"
+            await eventually(
+                lambda: sum(each["name"] == own for each in admin.client_list()) == 1, "the first connection has ended"
+            )
+            assert not admin.exists("late")
+        await store.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(give_up())
+
+
+async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(server: RedisServer) -> None:
+    """On a cluster, its server may be found not to be a primary any more."""
+    found, words = access(ProjectorSettings(redis_url=server.url)), pack((b"ECHO", b"here"))
+    node = Node(found.server(found.hosts[0]), ReplicationEpoch(), "leadview-operator", PATIENCE_SECONDS)
+
+    class Closing:
+        def __init__(self) -> None:
+            self.opened = 0
+            self.confirmed: set[int] = set()
+
+        async def confirm(self) -> None:
+            node.close()
+
+    with pytest.raises(projector.errors.Unavailable, match="is closed"):
+        await node.send([words], fence=Closing())
+    assert await node.send([words]) == [b"here"]
+    node.close()

@@ -3,28 +3,23 @@
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
 from tests.harness import crm
-from tests.harness.api_server import LEADS, ApiServer, running_api, running_api_process
+from tests.harness.api_server import LEADS, running_api
 from tests.harness.generations import generation
 from tests.harness.leadview import Leadview
-from tests.harness.records import Records
 from tests.harness.services import Kafka, not_available
-from tests.harness.waiting import eventually, wait_until
-from tests.service.test_api_process import values
+from tests.harness.waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
@@ -115,54 +110,3 @@ def test_what_the_api_may_not_do(server: RedisServer) -> None:
         assert client.evalsha(sha, 1, names.organization_limit(OWNER)) == b"OK"
         assert client.get(LEAD) is None
         assert client.set(names.organization_limit(OWNER), "1", px=1000)
-
-
-def test_it_is_ready_only_with_each_right_that_a_request_needs(server: RedisServer) -> None:
-    """A rolling update must not replace workers that serve by workers that answer each request with 503."""
-    user = {variable(name): value for name, value in access("leadview-api").items()}
-    with redis.Redis(port=server.port) as admin, ExitStack() as stack:
-        caller = Records(admin).caller()
-        settings = load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url})
-        api = stack.enter_context(running_api(settings))
-        assert api.get(LEADS + crm.LEAD, key=caller.key).status == 404
-        for right in ("mget", "time", "getrange", "hmget", "script|load"):
-            admin.execute_command("ACL", "SETUSER", "leadview-api", f"-{right}")
-            if right == "script|load":
-                admin.script_flush()
-            answers = api.get("/readyz").status, api.get(LEADS + crm.LEAD, key=caller.key).status
-            assert answers == (503, 503), right
-            admin.execute_command("ACL", "SETUSER", "leadview-api", f"+{right}")
-            answers = api.get("/readyz").status, api.get(LEADS + crm.LEAD, key=caller.key).status
-            assert answers == (200, 404), right
-
-
-def test_a_stolen_user_can_keep_redis_busy_and_is_seen(server: RedisServer, tmp_path: Path) -> None:
-    """docs/production.md: what its theft means. The API counts what the alert LeadviewRedisBusy looks at."""
-    metrics, counted = ApiServer(free_port()), 'leadview_api_redis_errors_total{reason="busy"}'
-    with ExitStack() as stack:
-        admin = stack.enter_context(redis.Redis(port=server.port))
-        admin.config_set("busy-reply-threshold", 100)
-        started = running_api_process(tmp_path / "log", redis_url=server.url, metrics_port=metrics.port)
-        _, api = stack.enter_context(started)
-        caller = Records(admin).caller()
-        wait_until(lambda: api.get(LEADS + crm.LEAD, key=caller.key).status == 404, "it serves")
-        thief = stack.enter_context(
-            redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api"))
-        )
-        endless = thief.script_load("while true do end")
-
-        def run() -> None:
-            with pytest.raises(ResponseError, match="killed"):
-                thief.evalsha(endless, 0)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-
-        def answered() -> float:
-            api.get(LEADS + crm.LEAD, key=caller.key)
-            return values(metrics)[counted]
-
-        wait_until(lambda: answered() > 0, "the API counts a busy Redis")
-        wait_until(lambda: admin.execute_command("SCRIPT", "KILL"), "another user ends the script")
-        thread.join()
-        wait_until(lambda: api.get(LEADS + crm.LEAD, key=caller.key).status == 404, "it serves again")

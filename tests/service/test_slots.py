@@ -5,25 +5,23 @@ projector runs, and they write what one would write, or it is paused.
 """
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devstack.redis_cluster import RedisCluster
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from projector.ledger import copies
 from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
-from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.api_keys import mint, organization_tag
 from schemas.control import FILLED, SLOTS, STAMP, parse_slots
-from schemas.settings import ApiSettings, ProjectorSettings
+from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, patient, running_api
-from tests.harness.leadview import Leadview
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka, client_of, not_available
+from tests.harness.services import client_of
 from tests.harness.waiting import eventually, wait_until
 
 HOME = names.tag_slot(names.HOME)
@@ -102,6 +100,8 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(cluster: RedisCl
             assert lost.status(api) == NOT_BELIEVED, "its organization would be unknown"
             assert other.status(api) == NOT_BELIEVED, "it has slots without their documents"
             assert home.status(api) == SERVED, "it has lost nothing, except for the slot that it was given"
+        with running_api(patient(cluster.url)) as another:  # which has not known them before
+            assert [shard.status(another) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
         lost.set_copy(copy | {FILLED.encode(): b""})  # a keeper has seen it
         assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
         lost.set_copy(copy)  # it is filled
@@ -137,31 +137,13 @@ async def test_a_slot_moves_from_a_shard_that_is_being_filled(
         assert emptied.status(api) == UNKNOWN
 
 
-async def test_a_reshard_while_all_is_complete_costs_no_503(
-    cluster: RedisCluster, shards: list[Shard], cluster_store: Store
-) -> None:
-    """Neither before a projector has seen it, nor afterwards."""
-    source, target = shards[1], shards[2]
-    statuses: list[int] = []
-    with running_api(patient(cluster.url)) as api:
-
-        def ask() -> None:
-            statuses.extend(shard.status(api) for shard in shards * 3)
-
-        ask()
-        for to, start in ((target, source), (source, target)):
-            cluster.move_slot(source.slot, to.server)
-            ask()
-            assert source.slot in home_slots(cluster)[start.tag], "no projector has seen it"
-            await record_follows(cluster_store, source.slot, to.tag)
-            ask()
-    assert statuses == [SERVED] * len(statuses)
-
-
 async def test_data_as_of_is_that_of_the_shard_that_answers(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store
 ) -> None:
-    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet."""
+    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet.
+
+    While all is complete, a slot that moves costs no 503, neither before a projector has seen it, nor afterwards.
+    """
     _, source, target = shards
     with client_of(cluster.url) as client:
         for second, shard in enumerate(shards, 1):
@@ -272,49 +254,6 @@ async def test_an_emptied_shard_is_never_called_complete(
     await slow.close()
 
 
-@pytest.mark.apache
-@pytest.mark.long
-async def test_what_is_answered_until_the_slots_of_a_lost_server_are_filled(
-    kafka: Kafka, topic_prefix: str, tmp_path: Path
-) -> None:
-    """An organization's slot is given to a shard that is complete, and the copy that knows better is elsewhere."""
-    try:
-        own = RedisCluster(tmp_path / "cluster", options=["--cluster-require-full-coverage", "no"])
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with own as cluster, Leadview(kafka, topic_prefix, cluster, tmp_path) as leadview:
-        leadview.settings = {"redis_url": cluster.url_of_all}
-        leadview.topics.create()
-        leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(KEY)), crm.contact(1), crm.lead(1))
-        projector = leadview.start("run")
-        leadview.wait_until_served()
-        owner = cluster.owner(ORGANIZATION)
-        first, second = (primary for primary in cluster.primaries if primary is not owner)
-        settings = ApiSettings(redis_url=cluster.url_of_all, api_redis_timeout=1.0)
-        with running_api(settings) as api:
-
-            def status() -> int:
-                return api.get(LEADS + crm.LEAD, key=KEY).status
-
-            assert status() == 200
-            wait_until(lambda: ORGANIZATION in set().union(*home_slots(cluster).values()), "the record has the slots")
-            projector.pause()
-            cluster.lose(cluster.primaries.index(owner), second)
-            cluster.move_slot(ORGANIZATION, first)
-            for _ in range(20):
-                assert status() == 503
-            projector.resume()
-
-            seen: list[int] = []
-
-            def is_served() -> bool:
-                seen.append(status())
-                return seen[-1] == 200
-
-            wait_until(is_served, "it is served again")
-            assert set(seen) <= {200, 503}
-
-
 async def is_without_copy(store: Store) -> bool:
     assert isinstance(store._servers, Cluster)
     store._servers._cluster.outdated.set()
@@ -342,12 +281,3 @@ def stamp_of(cluster: RedisCluster) -> bytes:
     with client_of(cluster.url) as client:
         stamp: bytes = client.hget(names.CONTROL, STAMP)
         return stamp
-
-
-async def test_the_slots_are_read_and_formatted_once_for_each_map(cluster_store: Store) -> None:
-    """That takes more than a millisecond, and every projector looks at the record all the time."""
-    first, again = await copies.current(cluster_store), await copies.current(cluster_store)
-    assert all(again.served[tag] is slots for tag, slots in first.served.items())
-    assert first.served
-    assert first.slots() is again.slots()
-    assert first.slots() == first.state.slots

@@ -17,7 +17,7 @@ from projector.errors import Unavailable
 from projector.ledger import copies
 from projector.ledger.sessions import Sessions
 from projector.ledger.writers import Writing
-from projector.line.line import erase_late, without_deleted
+from projector.line.line import without_deleted
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
@@ -233,25 +233,6 @@ async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organizati
     world.hold(None)
     await running
     assert keys_of_letters(world.projection) == {own}
-
-
-async def test_bad_records_of_a_deleted_organization_are_dropped(projection: Projection) -> None:
-    parked = [letter(key, offset) for offset, key in enumerate(sorted(OTHERS | {f"{crm.ORGANIZATION}:{crm.LEAD}"}))]
-    assert await without_deleted(projection.store, parked) == parked
-    await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
-    assert {found.key for found in await without_deleted(projection.store, parked)} == OTHERS
-
-
-async def test_a_dead_letter_that_is_stored_after_the_erasure_is_erased(projection: Projection) -> None:
-    """The organization is deleted and erased between the question whether it is, and the checkpoint."""
-    late = letter(f"{crm.ORGANIZATION}:{crm.LEAD}")
-    await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
-    await jobs.run_all(projection.writing, projection.settings)
-    await dead_letters.park(projection.store, [late])
-    await erase_late(projection.store, [late])
-    await jobs.run_all(projection.writing, projection.settings)
-    assert keys_of_letters(projection) == set()
-    assert projection.jobs() == set()
 
 
 async def test_a_job_without_an_event_is_run(projection: Projection) -> None:

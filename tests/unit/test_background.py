@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -45,22 +44,17 @@ async def test_a_task_that_is_cancelled_is_not_started_again() -> None:
 
 async def run(*errors: Exception) -> int:
     """Returns how often a turn was called that raises these errors first, and then ends the repetition."""
-    stop, coming, turns = Stop(), iter(errors), 0
+    stop, coming, turns = Stop(), list(errors), 0
 
     async def turn() -> None:
         nonlocal turns
         turns += 1
-        _raise_next(coming, stop)
+        if coming:
+            raise coming.pop(0)
+        stop.set()
 
     await repeat("the test", turn, stop, lambda: 0.0)
     return turns
-
-
-def _raise_next(coming: Iterator[Exception], stop: Stop) -> None:
-    error = next(coming, None)
-    if error:
-        raise error
-    stop.set()
 
 
 async def test_it_is_retried_after_any_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from docs.generate.reference.pages import pages, parts, to_html
+from docs.generate.reference.pages import pages, to_html
 from projector.__main__ import _COMMANDS
 from projector.commands.arguments import parser_of
 from schemas import metrics
@@ -91,21 +91,6 @@ def is_there(path: str, folder: Path) -> bool:
 
 def test_every_link_and_path_names_a_file() -> None:
     assert {page.name: found for page in PAGES if (found := broken(page, page.read_text("utf-8")))} == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("[a](no.md) [b](faults.md#run-it) [c](https://example.org/no.md)", ["no.md"], id="link"),
-        pytest.param("[a](faults.md#no) [b](#no)", ["faults.md#no", "#no"], id="section"),
-        pytest.param("`docs/no.md`, `docs/faults.md`, `faults.md`", ["docs/no.md"], id="path"),
-        pytest.param("`projector/no`, `projector`, `no/thing`", ["projector/no"], id="folder"),
-        pytest.param("`schemas/no_*.py`, `schemas/*.py`", ["schemas/no_*.py"], id="pattern"),
-        pytest.param("`docs/generate/tables.py::no`", ["docs/generate/tables.py::no"], id="function"),
-    ],
-)
-def test_a_wrong_link_or_path_is_found(text: str, found: list[str]) -> None:
-    assert broken(ROOT / "docs" / "faults.md", text) == found
 
 
 def test_every_page_and_section_that_a_program_names_exists() -> None:
@@ -193,24 +178,6 @@ def test_every_command_is_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) 
             assert {word for word in rest if word.startswith("--")} <= options(name), command
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python -m projector stats",
-        "leadview verify --all",
-        "/opt/leadview/bin/leadview wait lead",
-        "make everything",
-        'make run ARGS="--sandboxed"',
-        'make chaos ARGS="--faults"',
-        "python -m docs.generates",
-    ],
-)
-def test_a_wrong_command_is_found(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    [found] = behind_prompts(f"```console\n$ {command}    # a comment\n```\n")
-    with pytest.raises((SystemExit, AssertionError)):
-        accept(found, monkeypatch)
-
-
 def test_every_command_is_parsed_run_and_listed() -> None:
     parsers = choices(parser_of("leadview"))
     commands = parsers.keys()
@@ -241,24 +208,3 @@ def test_every_error_has_a_section_where_docs_url_leads() -> None:
     for problem in PROBLEMS:
         assert f'<h2 id="{problem.code}">' in html
         assert f"## `{problem.code}`\n\nStatus {problem.status}" in REFERENCE["errors"]
-
-
-def test_links_of_the_reference_lead_to_its_own_pages() -> None:
-    """Those to other documents of the repository become text, and a page is a file in HTML."""
-    assert "](schemas.md)" in REFERENCE["events"]
-    assert "](dead-letters.md" not in REFERENCE["events"]
-    assert [link for text in REFERENCE.values() for link in re.findall(r"\]\((\.\.[^)]*)\)", text)] == []
-    there = {part.href for page in pages() for part in parts(page)}
-    linked = [link for text in REFERENCE.values() for link in re.findall(r"\]\(([\w-]+)\.md(#[^)]+)\)", text)]
-    assert {"reading", "rate-limits"} < {name for name, _ in linked}
-    assert [f"{name}.md{part}" for name, part in linked if f"{name}.html{part}" not in there] == []
-    html = to_html("[a](keys.md#test-a-key) [b](schemas/crm.lead.changed.json) [c](https://example.com/x.md)")
-    found = ["keys.html#test-a-key", "schemas/crm.lead.changed.json", "https://example.com/x.md"]
-    assert re.findall('href="([^"]+)"', html) == found
-
-
-def test_readers_learn_what_has_changed_when_and_what_to_quote() -> None:
-    dates = re.findall(r"^\| (\d{4}-\d\d-\d\d) \|", REFERENCE["versioning"], re.MULTILINE)
-    assert len(dates) > 1
-    assert dates == sorted(dates, reverse=True)
-    assert "Quote what finds your request in the logs: the `X-Request-Id`" in REFERENCE["index"]

@@ -12,7 +12,7 @@ import tracemalloc
 import weakref
 from collections.abc import Sequence
 from itertools import chain
-from random import Random
+from math import inf
 from typing import Any
 
 import pytest
@@ -193,7 +193,7 @@ def test_a_poll_is_limited_by_bytes() -> None:
     assert [record.offset for records in found for record in records] == list(range(80))
 
 
-def test_a_poll_is_limited_by_time_whatever_is_wrong() -> None:
+def test_a_poll_is_limited_by_bytes_whatever_is_wrong() -> None:
     """Batches that are too large to be decompressed cost as much as those that can be."""
     bomb = bytes(MAX_BATCH_BYTES + 1)
     data = b"".join(batch([bomb], codec=ZSTD, base=number) for number in range(20))
@@ -202,9 +202,19 @@ def test_a_poll_is_limited_by_time_whatever_is_wrong() -> None:
     assert sum(map(len, found)) == 20
 
 
-def test_a_poll_is_limited_by_records() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "most", "lengths"),
+    [
+        pytest.param(inf, 4, [4, 4, 4, 3], id="so many records"),
+        pytest.param(0.0, 5000, [3, 3, 3, 3, 3, 0], id="its time is over: the batch that it has begun"),
+    ],
+)
+def test_a_poll_is_limited_by_records_and_by_time(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, most: int, lengths: list[int]
+) -> None:
+    monkeypatch.setattr(fetching, "LONGEST_SECONDS", seconds)
     data = b"".join(batch(THREE, base=3 * number) for number in range(5))
-    assert max(len(records) for records in polls(data, unpacker(), 4)) == 4
+    assert [len(records) for records in polls(data, unpacker(), most)] == lengths
 
 
 def test_a_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
@@ -253,6 +263,21 @@ def test_offsets_that_are_not_in_order(
     assert after == 6
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(THREE[0] + THREE[1][:-2], id="cut off"),
+        pytest.param(THREE[0] + _HUGE + THREE[1] + THREE[2], id="a record of 2**63 bytes"),
+    ],
+)
+def test_a_wrong_length_ends_the_batch(content: bytes) -> None:
+    """One dead letter stands for this record and those behind it, because nothing says where they begin."""
+    records, after = unpack(batch(THREE, compressed=content) + batch(THREE, base=3))
+    assert [(found.offset, found.offsets) for found in records] == [(0, 1), (1, 2), (3, 1), (4, 1), (5, 1)]
+    assert said(records[1]) == "the batch with the offsets 1 to 2 cannot be read: the length of a record is wrong"
+    assert after == 6
+
+
 @pytest.mark.parametrize(("time", "expected"), [(-5, 0), (2**62, 2**48 - 1), (1234, 1234)])
 def test_times_of_records(time: int, expected: int) -> None:
     records, _ = unpack(batch([record(0, b"k", b"v", time=time), record(1, b"k", bytes(9000), time=time)]))
@@ -276,23 +301,6 @@ def test_control_batches_are_skipped_whatever_they_contain() -> None:
         records, after = unpack(batch(THREE) + marker + batch(THREE, base=4))
         assert len(records) == 6
         assert after == 7
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_bytes(seed: int) -> None:
-    """Of any batch whose checksum is right, whatever is in it, each offset is passed once."""
-    random = Random(seed)
-    for _ in range(50):
-        content = bytearray(b"".join(THREE))
-        for _ in range(random.randint(1, 8)):
-            content[random.randrange(len(content))] = random.randrange(256)
-        del content[random.randint(0, len(content)) :]
-        data = batch(THREE, compressed=bytes(content), count=random.choice([3, 3, 1, 100]))
-        records, after = unpack(data + batch(THREE, base=100))
-        offsets = [found.offset for found in records]
-        assert offsets == sorted(set(offsets))
-        assert offsets[-3:] == [100, 101, 102]
-        assert after == 103
 
 
 def test_what_is_read_in_part_is_freed_at_once() -> None:

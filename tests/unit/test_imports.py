@@ -1,16 +1,20 @@
-"""Who may import whom (design, "Folders"), read from the source."""
+"""Who may import whom (design, "Folders"), and what is written in one place only: read from the source."""
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from schemas.resources import KINDS
+
 ROOT = Path(__file__).parents[2]
 OURS = {"api", "bench", "deploy", "devstack", "docs", "leadview", "projector", "schemas", "tests"}
 PRODUCT = ("api", "leadview", "projector", "schemas")
+NAMES = {name for kind in KINDS for name in (kind.noun, kind.topic)}
 
 
 def files(*packages: str) -> list[Path]:
@@ -119,3 +123,51 @@ def test_only_as_called_names_a_program() -> None:
         documents = {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
         texts = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and id(node) not in documents)
         assert [node.value for node in texts if isinstance(node.value, str) and named.search(node.value)] == [], path
+
+
+def sentences(source: ast.Module) -> Iterator[str]:
+    """The texts of three words or more that are neither documentation, nor logged, nor the message of an error that is
+    raised, nor what a fault says was expected.
+    """
+    ignored = set[ast.AST]()
+    for node in ast.walk(source):
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                ignored.add(node.value)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "defect"))):
+                ignored |= set(ast.walk(node))
+            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "Unavailable" | "TypeError")):
+                ignored |= set(ast.walk(node))
+    for node in ast.walk(source):
+        match node:
+            case ast.Constant(value=str(text)) if node not in ignored and re.search(
+                "[A-Za-z]{2,} [a-z]+ [a-z]{2,}", text
+            ):
+                yield f"line {node.lineno}: {text}"
+
+
+def test_a_line_makes_no_words() -> None:
+    """What it stores and compares are kinds, so that nothing has to take a sentence apart."""
+    modules = "change dead_letter interpret record unknown_fields"
+    paths = [*files("projector/line"), *(ROOT / f"projector/{name}.py" for name in modules.split())]
+    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in sentences(tree(path))]
+    assert found == [], "give it a kind, and say it in schemas/words.py"
+    assert list(sentences(ast.parse('x = f"{a} of the last {b} records"; raise BadRecord("the JSON is nested")')))
+
+
+def lists_of_kinds(source: ast.Module) -> Iterator[str]:
+    """The literal lists, tuples, sets and dictionaries in a source that name two kinds of entity or more."""
+    for node in ast.walk(source):
+        match node:
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(keys=items):
+                values = {item.value for item in items if isinstance(item, ast.Constant)}
+                if len(values & NAMES) > 1:
+                    yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_no_list_of_resources_is_a_literal() -> None:
+    """A resource that is added would be missing there."""
+    paths = files(*PRODUCT, "bench", "devstack")
+    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in lists_of_kinds(tree(path))]
+    assert found == [], "let it follow the rows of schemas/resources.py (KINDS, RESOURCES, BY_TOPIC)"
+    assert len([*lists_of_kinds(ast.parse("TOPICS = ('leads', 'contacts')\nREAD = {'lead': 1, 'contact': 2}"))]) == 2

@@ -94,17 +94,6 @@ def test_no_two_things_share_a_name(
         assert set(all_names(*one)).isdisjoint(all_names(*other))
 
 
-@given(uuids, generations, generations, uuids, uuids)
-def test_generations_and_ids_do_not_run_into_each_other(
-    organization_id: str, generation: GenerationId, other_generation: GenerationId, entity_id: str, other_id: str
-) -> None:
-    owner = names.organization(organization_id)
-    same = names.document(resources.LEAD, owner, generation, entity_id) == names.document(
-        resources.LEAD, owner, other_generation, other_id
-    )
-    assert same is ((generation, entity_id) == (other_generation, other_id))
-
-
 @given(arguments)
 def test_patterns_find_what_they_say_and_nothing_else(given_arguments: tuple[str, GenerationId, str, str]) -> None:
     """`fnmatch` reads these patterns as Redis does."""

@@ -265,8 +265,8 @@ def test_a_prometheus_that_has_never_seen_leadview_says_so(tmp_path: Path) -> No
 
 @pytest.mark.heavy
 def test_a_budget_that_is_used_up_slowly_is_a_ticket(tmp_path: Path) -> None:
-    """For 16 hours, four of 1,000 requests fail, and two minutes of 40 are not fresh. Six hours later, all is silent. It
-    is scraped every two minutes.
+    """For 16 hours, four of 1,000 requests fail, and two minutes of 40 are not fresh. Six hours later, all is silent.
+    Metrics are scraped every two minutes.
     """
     main([str(tmp_path), "--freshness", "99"])
     begin, end, minutes = 4 * 60, 20 * 60, 26 * 60

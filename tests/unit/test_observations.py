@@ -1,12 +1,16 @@
 """What follows from observations of Kafka and Redis: lag, age, and the problems of a projector."""
 
 import re
+import time
 from collections.abc import Mapping
+from math import isnan
 from typing import NamedTuple
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from projector.commands import status
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
@@ -24,13 +28,15 @@ from projector.problem import NotAdvancing
 from projector.record import Partition
 from projector.redis.store import Memory
 from schemas.control import Stamp
-from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingBy
 from schemas.settings import ProjectorSettings
 from tests.harness import control
+from tests.harness.troubled import HALT
 from tests.harness.waiting import wait_until
 
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
 STAMP = Stamp.first()
+AGE, LAG = "leadview_projector_unapplied_age_seconds", "leadview_projector_lag_records"
 
 
 class Line:
@@ -116,6 +122,40 @@ def test_lag_and_age(given: Taken, lags: dict[Partition, int] | None, complete_u
     assert (given.found.lags, given.found.complete_until) == (lags, complete_until)
 
 
+WAITS = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900).found
+"""Three records of the second partition wait, the oldest since 999.1 s."""
+
+
+@pytest.mark.parametrize(
+    ("found", "generation", "dead_letters", "freshness", "partitions"),
+    [
+        pytest.param(WAITS, 1, 0, 999.1, [(5, 5, 0), (4, 7, 3)], id="both are read"),
+        pytest.param(
+            replace(WAITS, kafka=None, oldest=None), 1, 0, None, [(5, None, None), (4, None, None)], id="no Kafka"
+        ),
+        pytest.param(
+            replace(WAITS, redis=None, oldest=None), None, None, None, [(None, 5, None), (None, 7, None)], id="no Redis"
+        ),
+        pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found,
+            1,
+            0,
+            None,
+            [(5, 5, 0), (7, 7, 0)],
+            id="all is applied, and no projector says what it knows",
+        ),
+    ],
+)
+def test_status_shows_what_was_read(
+    found: Observation, generation: int, dead_letters: int, freshness: float, partitions: list[tuple[int | None, ...]]
+) -> None:
+    """None where it is not known."""
+    shown = status.of(found)
+    assert (shown.generation, shown.dead_letters, shown.freshness) == (generation, dead_letters, freshness)
+    assert [(each.position, each.head, each.lag) for each in shown.partitions] == partitions
+    assert shown.lag == (sum(lag or 0 for *_, lag in partitions) if found.lags is not None else None)
+
+
 def kinds(lasting: Lasting, given: Taken, *lines: Line) -> list[str]:
     return [problem.kind for problem in lasting.problems(given.found, lines, given.now)]
 
@@ -197,6 +237,66 @@ def test_partitions_that_belong_to_nobody(writers: list[Writer], expected: list[
     assert kinds(lasting, at_once, line) == []
     later = taken(UNOWNED_SECONDS + 1, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
     assert kinds(lasting, later, line) == expected
+
+
+def measured(watch: Watch) -> dict[str, float]:
+    """Returns each series of the metrics port, by its name and the values of its labels."""
+    samples = [sample for family in watch.collect() for sample in family.samples]
+    return {" ".join((sample.name, *sample.labels.values())): sample.value for sample in samples}
+
+
+def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one() -> None:
+    """Never the last value: of a Redis that is frozen, nothing is known."""
+    watch, now, began_at = Watch(ProjectorSettings(), []), time.monotonic(), time.time()
+    watch._take(WAITS, now)
+    found = measured(watch)
+    assert (found[f"{LAG} crm.leads 0"], found[f"{LAG} crm.leads 1"]) == (0, 3)
+    assert found[AGE] >= began_at - 0.9, "that of the oldest record that waits"
+    assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 1)
+    assert found["leadview_projector_redis_memory_ratio"] == 0.5
+    watch._take(replace(WAITS, redis=None, oldest=None), now)
+    found = measured(watch)
+    assert not [name for name in found if name.startswith(LAG)]
+    assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 0)
+    for name in (AGE, "leadview_projector_redis_memory_ratio", "leadview_projector_dead_letters"):
+        assert isnan(found[name]), name
+    watch._take(taken(now, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found, now)
+    assert measured(watch)[AGE] == 0, "nothing waits"
+    watch._observed = (now - 60, WAITS)
+    assert isnan(measured(watch)[AGE]), "too long ago"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "stopped", "standing_by"),
+    [pytest.param(HALT, 1, 0, id="halted"), pytest.param(StandingBy(2, 999, 3), 0, 1, id="standing by")],
+)
+def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
+    trouble: LineTrouble, stopped: int, standing_by: int
+) -> None:
+    line = Line(FIRST)
+    watch = Watch(ProjectorSettings(), [line])
+    line.health.stops(trouble)
+    found = measured(watch)
+    assert found["leadview_projector_line_stopped documents"] == stopped
+    assert found["leadview_projector_line_standing_by documents"] == standing_by
+    assert found["leadview_projector_partitions crm.leads"] == 1
+    assert not watch.health().healthy
+    assert watch.live().healthy
+    condition = watch.condition()
+    assert condition.troubles == {"documents": trouble}
+    assert [kind for kind, count in found.items() if "_problems " in kind and count] == [
+        f"leadview_projector_problems {condition.kinds[0]}"
+    ]
+    line.health.resumes()
+    assert watch.condition().problems == []
+
+
+def test_each_problem_is_logged_when_it_begins_and_when_it_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    watch = Watch(ProjectorSettings(), [])
+    for used in (50, 99, 99, 50, 50):
+        watch._take(taken(0, kafka(5), redis({FIRST: 5}, used=used)).found, 0)
+    assert [vars(record)["problem"] for record in caplog.records] == ["redis_full"] * 2
 
 
 def test_an_event_loop_that_stands_still() -> None:

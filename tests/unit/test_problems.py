@@ -21,7 +21,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from schemas import metrics, words
 from schemas.control import Stamp
-from schemas.heartbeat import Former, Heartbeat, LineTrouble
+from schemas.heartbeat import Heartbeat, LineTrouble
 from tests.harness import control, troubled
 from tests.harness.troubled import EVERY, HALT, OBSERVED
 
@@ -197,21 +197,87 @@ def test_all_problems_are_in_the_first_line() -> None:
     assert headline(found) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
-def test_what_only_follows_from_another_problem_is_not_said() -> None:
-    stuck = projector(problems=("documents: Redis refuses writes", "no partitions"), kinds=("no_step", "no_partitions"))
-    full = survey(redis(stuck, memory=Memory(99, 100, "noeviction")), kafka())
-    assert [problem.what for problem in wrong(full)] == ["Redis is full", "no partitions"]
-    waits = projector(
-        {"documents": "standing by: an older mapping"}, problems=("no partitions",), kinds=("no_partitions",)
-    )
-    assert len(wrong(survey(redis(waits), kafka()))) == 1
-    stopped = projector(
-        RUNNING | {"documents": "halted: bad"},
-        problems=("documents: behind", "access: behind."),
-        kinds=("no_step",) * 2,
-    )
-    found = wrong(survey(redis(stopped), kafka()))
-    assert [problem.what for problem in found] == ["line documents is stopped: bad", "access: behind"]
+HALTED = RUNNING | {"documents": "halted: bad"}
+
+
+def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
+    """Returns a projector that says this of itself. `said` has the kind of each text."""
+    return projector(lines, problems=(*said,), kinds=(*said.values(),))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(
+            survey(
+                redis(
+                    saying({"documents: Redis refuses writes": "no_step", "no partitions": "no_partitions"}),
+                    memory=Memory(99, 100, "noeviction"),
+                ),
+                kafka(),
+            ),
+            ["Redis is full", "no partitions"],
+            id="a full Redis lets no step succeed",
+        ),
+        pytest.param(
+            survey(
+                redis(saying({"no partitions": "no_partitions"}, {"documents": "standing by: an older mapping"})),
+                kafka(),
+            ),
+            ["line documents is standing by: an older mapping"],
+            id="a line that stands by has no partitions",
+        ),
+        pytest.param(
+            survey(redis(saying({"documents: behind": "no_step", "access: behind.": "no_step"}, HALTED)), kafka()),
+            ["line documents is stopped: bad", "access: behind"],
+            id="a stopped line is behind, and this does not explain the other one",
+        ),
+        pytest.param(
+            survey(
+                redis(
+                    saying({"documents: behind": "not_advancing"}, HALTED),
+                    msgspec.structs.replace(saying({"documents: late": "not_advancing"}), id="other"),
+                ),
+                kafka(),
+            ),
+            ["line documents is stopped: bad", "documents: late"],
+            id="a stopped line explains only what its own program says of it",
+        ),
+        pytest.param(
+            survey(redis(saying({"documents: no step": "no_step", "documents: late": "not_advancing"})), kafka()),
+            ["documents: no step"],
+            id="a line that completes no step does not advance",
+        ),
+        pytest.param(
+            survey(
+                redis(saying({"Kafka cannot be read: x": "kafka_unknown", "access: no step (Kafka)": "no_step"})),
+                "no answer",
+            ),
+            ["Kafka cannot be read"],
+            id="projectors cannot read it either",
+        ),
+        pytest.param(
+            survey(redis(saying({"Kafka cannot be read: x": "kafka_unknown"})), kafka()),
+            ["Kafka cannot be read: x"],
+            id="only a projector cannot read it",
+        ),
+        pytest.param(
+            survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), 90_000),
+            ["no projector is running"],
+            id="records wait because nobody reads them",
+        ),
+        pytest.param(
+            survey(redis(control=record(position=3), memory=Memory(1, 0, "allkeys-lru")), kafka(), 90_000),
+            [
+                "Redis evicts keys when its memory is full (maxmemory-policy is allkeys-lru)",
+                "stale: 2 records wait to be applied, the oldest for 90 s",
+            ],
+            id="records do not wait because Redis evicts",
+        ),
+    ],
+)
+def test_what_only_follows_from_another_problem_is_not_said(found: Observation, said: list[str]) -> None:
+    assert [problem.what for problem in wrong(found)] == said
 
 
 def test_the_page_of_what_a_projector_says() -> None:
@@ -220,39 +286,10 @@ def test_the_page_of_what_a_projector_says() -> None:
     assert [problem.page for problem in wrong(survey(redis(unknown), kafka()))] == ["runbook.md#leadviewproblem"]
 
 
-def test_a_line_that_completes_no_step_does_not_advance() -> None:
-    said = projector(problems=("documents: no step", "documents: late"), kinds=("no_step", "not_advancing"))
-    assert [it.label for it in problems(survey(redis(said), kafka()))] == ["no_step"]
-
-
-def test_a_rebuild_whose_generation_was_dropped_is_forgotten() -> None:
-    assert notes(survey(redis(projector(), rebuilding(age_ms=9000)), kafka())) == []
-
-
-def test_notes() -> None:
-    found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
-    said = [str(note) for note in notes(found)]
-    assert [note.partition(":")[0] for note in said] == ["rebuild due", "dead letters", "silent for 9 s"]
-    assert notes(survey(redis(projector(age_ms=9000)), kafka())) == [], "the problem says it already"
-    assert notes(survey("Redis", kafka())) == []
-
-
 def test_what_cannot_be_read_is_unknown() -> None:
     assert survey("Redis", kafka()).waiting is None
     assert Observation(at=NOW, redis=redis(), kafka=kafka()).ages is None
     assert WELL.waiting == {}
-
-
-def test_what_stops_everything_hides_what_only_follows() -> None:
-    """Records wait because of the cause that is named: "stale" stands alone, or beside what does not explain it."""
-    late = 90_000
-    dead = survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), late)
-    assert headline(wrong(dead)).startswith("not well: no projector is running: ")
-    evicts = survey(redis(control=record(position=3), memory=Memory(1, 0, "allkeys-lru")), kafka(), late)
-    assert [problem.what.partition(":")[0] for problem in wrong(evicts)] == [
-        "Redis evicts keys when its memory is full (maxmemory-policy is allkeys-lru)",
-        "stale",
-    ]
 
 
 def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
@@ -341,39 +378,11 @@ def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: 
     assert (nobody in problems(found)) == bool(said)
 
 
-def test_data_of_another_layout_is_a_note() -> None:
-    """Both programs can work, so it is no problem."""
-    found = survey(msgspec.structs.replace(redis(), other_layouts=[2]), kafka())
-    assert wrong(found) == []
-    [note] = notes(found)
-    assert str(note).startswith("Redis also holds data of layout 2 (this program: 3), which uses memory")
-
-
 def test_what_several_projectors_report_is_one_problem() -> None:
     waits = {"access": "running", "documents": "standing by: generation 2 requires mapping version 2"}
     both = [msgspec.structs.replace(projector(waits), id=id_) for id_ in ("a", "b")]
     [said] = wrong(survey(redis(*both), kafka()))
     assert said.advice.startswith("deploy the newer program on a, b again")
-
-
-def test_what_projectors_cannot_read_either_is_one_problem() -> None:
-    texts = ("Kafka cannot be read: x", "access: no step has succeeded for 31 s (Kafka)")
-    blind = projector(problems=texts, kinds=("kafka_unknown", "no_step"))
-    assert problems(survey(redis(blind), "no answer")) == [problem.KafkaUnknown("no answer")]
-    [alone] = problems(survey(redis(projector(problems=texts[:1], kinds=("kafka_unknown",))), kafka()))
-    assert alone == problem.Reported("", ("host-1-ab",), "kafka_unknown", texts[0]), "this machine can read it"
-
-
-def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
-    halted = projector(
-        RUNNING | {"documents": "halted: bad"}, problems=("documents: behind",), kinds=("not_advancing",)
-    )
-    other = msgspec.structs.replace(projector(problems=("documents: late",), kinds=("not_advancing",)), id="other")
-    found = problems(survey(redis(halted, other), kafka()))
-    assert found == [
-        problem.Halted("documents", ("host-1-ab",), Former("halted", "bad")),
-        problem.Reported("documents", ("other",), "not_advancing", "documents: late"),
-    ]
 
 
 @pytest.mark.parametrize("name", OBSERVED)
@@ -405,31 +414,56 @@ def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
     assert {it.label for it in EVERY} >= set(metrics.PROBLEM_LABELS)
 
 
+def seen(*writers: Writer) -> Observation:
+    return survey(redis(*writers), kafka())
+
+
+SILENT = ["silent for 9 s"]
+
+
 @pytest.mark.parametrize(
-    ("writers", "silent"),
+    ("found", "said"),
     [
-        pytest.param([projector(), projector(age_ms=9000)], 1, id="nobody says when it was started"),
-        pytest.param([projector(started_ms_ago=8000), projector(age_ms=9000)], 0, id="another one was started since"),
-        pytest.param([projector(started_ms_ago=9001), projector(age_ms=9000)], 1, id="the other one was there before"),
         pytest.param(
-            [projector(started_ms_ago=5000), projector(age_ms=9000), projector(age_ms=8000)],
-            1,
+            survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka()),
+            ["rebuild due", "dead letters", *SILENT],
+            id="several",
+        ),
+        pytest.param(survey("Redis", kafka()), [], id="nothing can be read"),
+        pytest.param(
+            survey(msgspec.structs.replace(redis(), other_layouts=[2]), kafka()),
+            ["Redis also holds data of layout 2 (this program"],
+            id="data of another layout: both programs can work",
+        ),
+        pytest.param(seen(projector(), rebuilding(age_ms=9000)), [], id="a rebuild whose generation was dropped"),
+        pytest.param(seen(projector(age_ms=9000)), [], id="no projector: the problem says it already"),
+        pytest.param(seen(projector(), projector(age_ms=9000)), SILENT, id="nobody says when it was started"),
+        pytest.param(
+            seen(projector(started_ms_ago=8000), projector(age_ms=9000)), [], id="another one was started since"
+        ),
+        pytest.param(
+            seen(projector(started_ms_ago=9001), projector(age_ms=9000)), SILENT, id="the other one was there before"
+        ),
+        pytest.param(
+            seen(projector(started_ms_ago=5000), projector(age_ms=9000), projector(age_ms=8000)),
+            ["silent for 8 s"],
             id="one was started for two that died",
         ),
         pytest.param(
-            [projector(started_ms_ago=5000), projector(started_ms_ago=4000), projector(age_ms=9000)],
-            0,
+            seen(projector(started_ms_ago=5000), projector(started_ms_ago=4000), projector(age_ms=9000)),
+            [],
             id="two were started for one",
         ),
         pytest.param(
-            [projector(), projector(started_ms_ago=9000, age_ms=8000), projector(age_ms=20_000)],
-            1,
+            seen(projector(), projector(started_ms_ago=9000, age_ms=8000), projector(age_ms=20_000)),
+            ["silent for 8 s"],
             id="the one that was started since has died as well",
         ),
     ],
 )
-def test_a_projector_that_was_replaced_is_forgotten(writers: list[Writer], silent: int) -> None:
-    assert [note.what.partition(" ")[0] for note in notes(survey(redis(*writers), kafka()))] == ["silent"] * silent
+def test_notes(found: Observation, said: list[str]) -> None:
+    """They are no problems. A projector that was replaced is forgotten."""
+    assert [str(note).partition(":")[0] for note in notes(found)] == said
 
 
 @pytest.mark.parametrize(

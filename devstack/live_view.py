@@ -2,10 +2,11 @@
 figures come from the metrics of the projector and the API, in the Prometheus text format; the console draws them.
 """
 
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +29,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Records by result: written, stale, dropped, dead."""
     lag: int
     dead_letters: int
+    freshness: Mapping[float, int]
+    """How many batches were visible within so many seconds: a histogram."""
     answers: dict[str, int]
     """Responses of the API by status, without health checks."""
 
@@ -44,6 +47,10 @@ def read(projector: str, api: str, at: float) -> Figures:
         records=_by(samples, "leadview_projector_records_total", "result"),
         lag=_sum(samples, "leadview_projector_lag_records"),
         dead_letters=_sum(samples, "leadview_projector_dead_letters"),
+        freshness={
+            float(bound): count
+            for bound, count in _by(samples, "leadview_projector_freshness_seconds_bucket", "le").items()
+        },
         answers=_by(
             (sample for sample in samples if sample.labels.get("route") not in _HEALTH),
             "leadview_api_requests_total",
@@ -53,13 +60,17 @@ def read(projector: str, api: str, at: float) -> Figures:
 
 
 def line(before: Figures, now: Figures) -> str:
-    """Returns the figures of now, with the rates since then."""
+    """Returns the figures of now, with the rates and the median of the freshness since then."""
     seconds = now.at - before.at
     applied, answered = now.records.get("written", 0), sum(now.answers.values())
     applied_before, answered_before = before.records.get("written", 0), sum(before.answers.values())
+    # The mean would show one event with an old `time` only.
+    median = _median({bound: count - before.freshness.get(bound, 0) for bound, count in now.freshness.items()})
+    freshness = "-" if median is None else f"{median * 1000:.0f} ms" if median < 1 else f"{median:.1f} s"
     words = [
         f"applied {applied} ({(applied - applied_before) / seconds:.1f}/s)",
         f"lag {now.lag}",
+        f"freshness {freshness}",
         f"requests {answered} ({(answered - answered_before) / seconds:.1f}/s)",
         *(f"{status}: {count:,}" for status, count in now.answers.items()),
     ]
@@ -89,6 +100,17 @@ class LiveView:
         self._before = figures
         sys.stdout.write(_INSTEAD + text if sys.stdout.isatty() else f"{text}\n")
         sys.stdout.flush()
+
+
+def _median(batches: Mapping[float, int]) -> float | None:
+    """Returns the median of a histogram, as Prometheus estimates it; None if it is empty."""
+    half = batches.get(math.inf, 0) / 2
+    lower, below = 0.0, 0
+    for bound, count in sorted(batches.items()):
+        if count > below and count >= half:
+            return lower if bound == math.inf else lower + (bound - lower) * (half - below) / (count - below)
+        lower, below = bound, count
+    return None
 
 
 def _samples(text: str) -> list[Sample]:

@@ -26,6 +26,13 @@ PROJECTOR = """\
 leadview_projector_records_total{line="access",result="written"} 9.0
 leadview_projector_records_total{line="documents",result="written"} 331.0
 leadview_projector_records_total{line="documents",result="stale"} 2.0
+leadview_projector_freshness_seconds_bucket{line="access",le="0.125"} 1.0
+leadview_projector_freshness_seconds_bucket{line="access",le="0.25"} 1.0
+leadview_projector_freshness_seconds_bucket{line="access",le="+Inf"} 1.0
+leadview_projector_freshness_seconds_bucket{line="documents",le="0.125"} 4.0
+leadview_projector_freshness_seconds_bucket{line="documents",le="0.25"} 14.0
+leadview_projector_freshness_seconds_bucket{line="documents",le="+Inf"} 19.0
+leadview_projector_freshness_seconds_sum{line="documents"} 1410544.9
 leadview_projector_lag_records{topic="crm.leads",partition="0"} 4.0
 leadview_projector_lag_records{topic="crm.leads",partition="1"} 3.0
 leadview_projector_dead_letters 1.0
@@ -39,12 +46,14 @@ leadview_api_requests_total{route="readyz",status="503"} 9.0
 
 
 def test_a_line_says_it_all() -> None:
-    """Figures are summed over lines, partitions and routes, and what could not be measured is left out."""
+    """Figures are summed over lines, partitions and routes, and what could not be measured is left out. The event with
+    an old `time` does not make the freshness old.
+    """
     before = read("leadview_projector_dead_letters NaN\n", "", at=10.0)
     assert line(before, read(PROJECTOR, API, at=15.0)) == (
-        "applied 340 (68.0/s)  lag 7  requests 8 (1.6/s)  200: 7  404: 1  dead letters 1"
+        "applied 340 (68.0/s)  lag 7  freshness 188 ms  requests 8 (1.6/s)  200: 7  404: 1  dead letters 1"
     )
-    assert line(before, read("", "", at=15.0)) == "applied 0 (0.0/s)  lag 0  requests 0 (0.0/s)"
+    assert line(before, read("", "", at=15.0)) == "applied 0 (0.0/s)  lag 0  freshness -  requests 0 (0.0/s)"
 
 
 USERS = {

@@ -276,15 +276,12 @@ async def test_organizations_take_turns() -> None:
 
 
 async def test_calls_of_one_organization_keep_their_order() -> None:
-    turns = Turns(1, 1, most=100, timeout=LONG)
-    assert turns.take(b"a") is None
-    waiting = [turns.take(b"a") for _ in range(3)]
-    for turn in waiting:
-        assert turn is not None
-        assert not turn.done()
-        turns.leave(b"a")
-        assert turn.done()
-    turns.leave(b"a")
+    callers = Callers(Turns(1, 1, most=100, timeout=LONG))
+    for _ in range(4):
+        callers.call(b"a")
+    for ended in range(4):
+        assert [task.done() for task in callers.waiting] == [True] * ended + [False] * (3 - ended)
+        await callers.end(b"a")
 
 
 async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
@@ -298,35 +295,28 @@ async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
 
 
 async def test_a_call_that_waits_too_long_fails_alone() -> None:
-    turns = Turns(1, 8, most=100, timeout=0.01)
-    assert turns.take(b"a") is None
-    late, cancelled = turns.take(b"a"), turns.take(b"a")
-    assert late is not None
-    assert cancelled is not None
-    with pytest.raises(errors.Unavailable, match="not this request's turn"):
-        await turns.wait(b"a", late)
-    task = asyncio.create_task(turns.wait(b"a", cancelled))
+    callers = Callers(Turns(1, 8, most=100, timeout=0.01))
+    for _ in range(3):
+        callers.call(b"a")
     await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    turns.leave(b"a")
-    assert turns.take(b"a") is None, "those who gave up have no turn"
+    late, cancelled = callers.waiting
+    cancelled.cancel()
+    with pytest.raises(errors.Unavailable, match="not this request's turn"):
+        await late
+    await callers.end(b"a")
+    assert callers.turns.take(b"a") is None, "those who gave up have no turn"
 
 
 async def test_a_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
-    turns = Turns(1, 8, most=100, timeout=LONG)
-    assert turns.take(b"a") is None
-    turn, next_turn = turns.take(b"a"), turns.take(b"a")
-    assert turn is not None
-    assert next_turn is not None
-    task = asyncio.create_task(turns.wait(b"a", turn))
+    callers = Callers(Turns(1, 8, most=100, timeout=LONG))
+    for _ in range(3):
+        callers.call(b"a")
     await asyncio.sleep(0)
-    turns.leave(b"a")
-    assert turn.done()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert next_turn.done()
+    cancelled, following = callers.waiting
+    callers.turns.leave(b"a")
+    cancelled.cancel()
+    await asyncio.wait_for(following, PATIENCE_SECONDS)
+    assert cancelled.cancelled()
 
 
 def test_service_resumes_soon_however_long_the_outage_was() -> None:

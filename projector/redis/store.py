@@ -217,7 +217,7 @@ class Store:
 
     async def memory_ratio(self) -> float:
         """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
-        return max((memory.share for memory in await self.memories()), default=0.0)
+        return max(memory.share for memory in await self.memories())
 
     async def writer_connections(self) -> dict[str, list[ClientConnection]]:
         """Returns the connections of programs that write, by the id of the program. Raises Unavailable."""

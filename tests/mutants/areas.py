@@ -155,6 +155,7 @@ AREAS = (
             "service/redis_faults",
             "service/redis_sentinel",
             "service/preconditions",
+            "service/redis_cluster",
         ),
     ),
     Area(
@@ -244,6 +245,7 @@ AREAS = (
             "service/lua_checkpoint",
             "service/preconditions",
             "service/control_record",
+            "service/slots",
         ),
     ),
     Area(

@@ -19,7 +19,7 @@ from tests.chaos.history import Response, at, now
 from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
-_RATE, _ENOUGH = 200.0, 50
+_RATE, _ENOUGH = 50.0, 50
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 
 

@@ -36,7 +36,7 @@ from tests.harness.commands import Finished
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
-from tests.harness.waiting import PATIENCE_SECONDS, last_false, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
@@ -286,8 +286,21 @@ class World(Stage):
     def dark_until(self, certain: float) -> float:
         """Wait until the live generation is complete again. Returns the last time at which it certainly was not, which
         is `certain` or later. Raises TimeoutError.
+
+        It is the time *before* it was asked: afterwards, the machine may stand still while the condition becomes true.
         """
-        return last_false(self._is_served, "the live generation is complete", RECOVER_SECONDS) or certain
+        last = certain
+
+        def is_served() -> bool:
+            nonlocal last
+            asked_at = now()
+            served = self._is_served()
+            if served is False:
+                last = asked_at
+            return bool(served)
+
+        self.wait_until(is_served, "the live generation is complete")
+        return last
 
     def catch_up(self, seconds: float = RECOVER_SECONDS) -> None:
         """Wait until everything that Kafka has by now is applied and served, and note it. Raises TimeoutError."""

@@ -10,7 +10,7 @@ import anyio
 
 from devstack.waiting import PATIENCE_SECONDS, pause_after, wait_until
 
-__all__ = ["PATIENCE_SECONDS", "assert_within", "eventually", "last_false", "seconds_until", "wait_until"]
+__all__ = ["PATIENCE_SECONDS", "Stopwatch", "eventually", "wait_until"]
 
 
 async def eventually(
@@ -32,46 +32,6 @@ async def eventually(
         if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
         await anyio.sleep(pause_after(time.monotonic() - asked_at))
-
-
-async def seconds_until(
-    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
-) -> float:
-    """Waits like `eventually`. Returns the seconds until `predicate` was true, without those in which the machine
-    stood still (`Stopwatch`): for promises in seconds."""
-    with Stopwatch() as stopwatch:
-        await eventually(predicate, description, timeout)
-        return stopwatch.seconds
-
-
-def last_false(
-    predicate: Callable[[], bool | None], description: str, timeout: float = PATIENCE_SECONDS
-) -> float | None:
-    """Waits like `wait_until`. Returns the time (`time.monotonic`) of the last call of `predicate` that returned False;
-    None if no call did. `predicate` returns None if it cannot tell.
-
-    It is the time *before* that call: afterwards, the machine may stand still while the condition becomes true.
-    """
-    last = None
-
-    def is_true() -> bool:
-        nonlocal last
-        asked_at = time.monotonic()
-        answer = predicate()
-        if answer is False:
-            last = asked_at
-        return bool(answer)
-
-    wait_until(is_true, description, timeout)
-    return last
-
-
-def assert_within(seconds: float, predicate: Callable[[], object], description: str) -> None:
-    """Waits like `wait_until`, and fails if that took longer than `seconds`, without those in which the machine stood
-    still (`Stopwatch`)."""
-    with Stopwatch() as stopwatch:
-        wait_until(predicate, description)
-        assert stopwatch.seconds <= seconds, f"it took {stopwatch.seconds:.2f} s until {description}"
 
 
 async def _outcome(predicate: Callable[[], object | Awaitable[object]]) -> object:

@@ -149,8 +149,8 @@ def test_a_reason_names_the_field_the_allowed_values_and_the_event(
         pytest.param(
             Fault("registry_frame"),
             "json",
-            "the value has the frame of a schema registry, and what follows is not a JSON object: Avro and Protobuf are "
-            "not read, so use the serializer for JSON Schema",
+            "the value has the frame of a schema registry, and what follows is not a JSON object: Avro and Protobuf "
+            "are not read, so use the serializer for JSON Schema",
             id="the frame of a schema registry",
         ),
         pytest.param(

@@ -1,10 +1,10 @@
-"""A live line that is behind yields to readers, for a minute at most."""
+"""A live line that is behind yields to readers, for a minute at most; and what a cluster changes about it."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from projector.line.pace import FULL, YIELDING, Pace, Pacer
+from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pace, Pacer
 from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
@@ -64,12 +64,17 @@ async def test_after_a_minute_it_writes_at_full_speed_until_it_has_caught_up(
     assert await pacer.at(1002, BATCH) == YIELDING, "this is another backlog"
 
 
-async def test_it_does_not_yield_on_a_cluster(redis_shards: RedisService) -> None:
-    """Its masters share each slice, so that none of them is busy for long."""
-    settings = ProjectorSettings(redis_url=redis_shards.url)
-    store = Store(settings)
-    try:
-        await store.ask_one(b"HSET", names.LATENCY, b"worker", b"%d %d" % (REPORT, now_ms() + 3_600_000))
-        assert await TimedPacer(store, settings).at(0, settings.batch_records) == FULL
-    finally:
-        await store.close()
+async def test_the_masters_of_a_cluster_share_each_slice(
+    redis_server: RedisService, redis_shards: RedisService
+) -> None:
+    """None of them is busy for long: a live line does not yield, and a replay has larger batches."""
+    for service, live, replay in ((redis_server, YIELDING, YIELDING), (redis_shards, FULL, YIELDING_ON_CLUSTER)):
+        settings = ProjectorSettings(redis_url=service.url)
+        store = Store(settings)
+        try:
+            await store.ask_one(b"HSET", names.LATENCY, b"worker", b"%d %d" % (REPORT, now_ms() + 3_600_000))
+            assert await TimedPacer(store, settings).at(0, settings.batch_records) == live
+            assert await Pacer.of_replay(store, 0.01).pace(1) == replay
+            assert await Pacer.of_replay(store, 0).pace(1) == FULL
+        finally:
+            await store.close()

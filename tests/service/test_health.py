@@ -136,6 +136,7 @@ def first_line(done: Finished) -> str:
 
 
 def as_json(leadview: Leadview) -> Any:
+    """It waits for Kafka for little more than a second, and a busy machine may need longer."""
     done = leadview.run("status", "--json")
     found = orjson.loads(done.stdout)
     assert done.status == (0 if found["well"] else 1)
@@ -150,17 +151,17 @@ def test_well_and_then_every_projector_dies(leadview_with_own_redis: Leadview) -
     first, second = leadview.start("run"), leadview.start("run")
     leadview.wait_until_served()
     wait_until(lambda: as_json(leadview)["projectors"] == 2, "both are alive")
-    done = leadview.run("status")
-    assert (done.status, first_line(done)) == (0, "all is well"), done.output
-    assert "access: running  documents: running" in done.stdout
+    wait_until(lambda: first_line(leadview.run("status")) == "all is well", "all is well")
+    assert "access: running  documents: running" in leadview.run("status")
 
     first.kill()
     second.kill()
     leadview.wait_for_verdict("no projector is running: nothing is applied; look whether")
     leadview.publish(crm.lead(2))
-    found = as_json(leadview)
-    assert (found["projectors"], found["lag"]) == (0, 1)
-    assert found["freshness"] > 60, "by the time that the producer gave its record"
+    wait_until(lambda: as_json(leadview)["lag"] == 1, "the record waits")
+    assert as_json(leadview)["projectors"] == 0
+    # By the time that the producer gave its record.
+    wait_until(lambda: (as_json(leadview)["freshness"] or 0) > 60, "its age is known")
 
 
 def test_servers_that_do_not_answer_are_named_at_once() -> None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from devstack.child import Child
 from devstack.programs import while_running
 from projector.dead_letter import DeadLetter
 from schemas import names, resources
@@ -41,20 +40,16 @@ class Attack:
 
     def __init__(self, leadview: Leadview) -> None:
         self.leadview = leadview
-        self.version = 0
         leadview.publish(crm.organization(), crm.api_key(), partition=0)
-        self.publish_good()
-        self._child: Child
+        self.publish_good(1)
         self.start()
         leadview.wait_until_served()
         assert set(stored.key_expiries(leadview.redis).values()) == {0}
 
-    def publish_good(self) -> None:
-        """Publish the next version of a lead and of its contact."""
-        self.version += 1
-        text = f"version {self.version}"
-        lead, contact = crm.lead(self.version, referrer=text), crm.contact(self.version, first_name=text)
-        self.leadview.publish(lead, contact, partition=0)
+    def publish_good(self, version: int) -> None:
+        """Publish this version of a lead and of its contact."""
+        lead = crm.lead(version, referrer=f"version {version}")
+        self.leadview.publish(lead, crm.contact(version, first_name=f"version {version}"), partition=0)
 
     def publish(self, data: bytes, kind: resources.Kind = resources.LEAD, records: int = 1, partition: int = 0) -> None:
         """Publish a batch with this number of records as it is."""
@@ -91,7 +86,7 @@ class Attack:
 
     def assert_survived(self) -> None:
         """The good records after the bad ones are applied, in each topic, and so is a revocation."""
-        self.publish_good()
+        self.publish_good(2)
         self.leadview.publish(crm.api_key(2, status="revoked"), partition=0)
         wait_until(while_running(self._child, self.leadview.is_current), "all is read", 2 * PATIENCE_SECONDS)
         assert self.leadview.documents() == self.leadview.expected()

@@ -86,7 +86,9 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         signed_in = {"kafka_bootstrap_servers": broker.sasl_servers, "group_id": GROUP}
         leadview.start("run", **signed_in)
         leadview.wait_until_served()
-        for command in (["doctor"], ["status"], ["verify"], ["rebuild", "--promote", "--max-latency", "0"], ["drop"]):
+        # It waits for Kafka for little more than a second, and a busy machine may need longer.
+        wait_until(lambda: leadview.run("status", **signed_in).status == 0, "all is well")
+        for command in (["doctor"], ["verify"], ["rebuild", "--promote", "--max-latency", "0"], ["drop"]):
             done = leadview.run(*command, **signed_in)
             assert done.status == 0, done.output
         leadview.publish(crm.lead(2, stage="unknown"))  # accepted records are stored in a group of their own

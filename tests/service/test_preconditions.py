@@ -315,13 +315,6 @@ async def _begin_drop(projection: Projection) -> ControlRecord:
     )
 
 
-async def test_two_drops_of_one_generation(projection: Projection) -> None:
-    """The slower one finds that the other has finished: Redis was not emptied."""
-    record = await _begin_drop(projection)
-    assert await generations.sweep(projection.writing, record, generation(1)) == 2
-    assert await generations.sweep(projection.writing, record, generation(1)) == 0
-
-
 async def test_the_last_pass_of_a_drop_finds_nothing(alone: Projection, redis_server: RedisService) -> None:
     """A key that comes to stand behind the cursor, as slots that move make it, is found by another pass."""
     record = await _begin_drop(alone)

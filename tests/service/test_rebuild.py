@@ -16,17 +16,13 @@ from redis import RedisCluster
 from devstack.child import Child
 from devstack.fault_proxy import Faults, faulty_proxy
 from projector import mapping
-from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pacer
-from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names, resources
-from schemas.settings import ProjectorSettings
 from tests.chaos.core import first, writer_to
 from tests.harness import crm, stored
 from tests.harness.generations import any_tag, generation, numbers, pattern
 from tests.harness.histories import now_ms
 from tests.harness.leadview import Leadview
-from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
@@ -189,17 +185,6 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     wait_until(lambda: used_memory(leadview) < before + 0.1 * (full - before), "the memory is back")
     assert list(leadview.redis.scan_iter(match=pattern(1))) == []
     assert_equal_and_right(leadview, 2)
-
-
-async def test_the_batches_are_larger_on_a_cluster(redis_server: RedisService, redis_shards: RedisService) -> None:
-    """Its masters share each of them."""
-    for service, expected in ((redis_server, YIELDING), (redis_shards, YIELDING_ON_CLUSTER)):
-        store = Store(ProjectorSettings(redis_url=service.url))
-        try:
-            assert await Pacer.of_replay(store, 0.01).pace(1) == expected
-            assert await Pacer.of_replay(store, 0).pace(1) == FULL
-        finally:
-            await store.close()
 
 
 def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:

@@ -4,7 +4,6 @@ import re
 import tomllib
 from hashlib import sha256
 from pathlib import Path
-from uuid import UUID
 
 import msgspec
 import pytest
@@ -69,13 +68,7 @@ def test_parse_answers_or_refuses_any_text(text: str) -> None:
     except MalformedKey:
         return
     assert mint(parsed.organization_id, text[30:60]) == text
-
-
-@given(st.uuids())
-def test_the_organization_comes_back(organization: UUID) -> None:
-    key = mint(str(organization))
-    assert parse(key).organization_id == str(organization)
-    assert len(key) == KEY_LENGTH == 66
+    assert len(text) == KEY_LENGTH == 66
 
 
 def test_minted_keys_differ() -> None:

@@ -116,16 +116,6 @@ def test_rates_are_of_the_last_seconds() -> None:
     assert readings.oldest == (19, 19), "there is always one to compare with"
 
 
-def test_refusals_of_the_start_are_soon_forgotten() -> None:
-    """What was refused before the first picture, or seconds ago, is not shown beside "all is well"."""
-    readings: Recent[Counts] = Recent()
-    read = [taken(second, 100 + second, 50 if second < 3 else 60, 0, 0) for second in range(10)]
-    for each in read:
-        readings.add(each.at, each)
-    assert readings.oldest
-    assert figures(readings.oldest[1], read[-1]).answers == {"200": 2.0, "401": 0.0}
-
-
 def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
     def observation(second: int, applied: int) -> Observation:
         shown = observation_of(0)

@@ -13,10 +13,7 @@ import pytest
 
 from devstack.sample import SampleCrm
 from docs.generate.openapi import document as openapi
-from projector import mapping
-from projector.change import read
-from projector.intent import PutDocument, PutLead
-from schemas import documents, events, layouts
+from schemas import documents, events
 from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
 from tests.harness.expected import documents_of
@@ -58,22 +55,6 @@ def document(resource: Resource, entity: events.Entity) -> bytes:
     """The JSON of the document that an event becomes; a lead has no contact in it."""
     [found] = documents_of([message(resource, entity).record()]).values()
     return found
-
-
-def stored_value(resource: Resource) -> bytes:
-    """The value that Redis stores of the example event; a lead is stored without its contact."""
-    record = message(resource, resource.event_example).record()
-    match mapping.intent(read(record), record):
-        case PutLead(head=head, body_hash=body_hash, before=before, after=after):
-            place = bytes(layouts.LEAD_SUMMARY_PLACE.stop - layouts.LEAD_SUMMARY_PLACE.start)
-            return head + body_hash + layouts.NO_CONTACT + place + before + b"null" + after
-        case PutDocument(value=value) if resource is CONTACT:
-            first_lead = bytes(layouts.FIRST_LEAD.stop - layouts.FIRST_LEAD.start)
-            return value[: layouts.FIRST_LEAD.start] + first_lead + value[layouts.FIRST_LEAD.start :]
-        case PutDocument(value=value):
-            return value
-        case other:
-            raise AssertionError(other)
 
 
 def of_kind(kind: Kind) -> str:
@@ -151,14 +132,6 @@ def test_documents_are_as_described(resource: Resource) -> None:
     schema = {"$ref": f"#/components/schemas/{resource.document.__name__}", "components": openapi()["components"]}
     for entity in (resource.event_example, crm.minimal(resource)):
         jsonschema_rs.validate(schema, orjson.loads(document(resource, entity)), validate_formats=True)
-
-
-@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
-def test_the_body_begins_where_the_row_says(resource: Resource) -> None:
-    """The API serves what is stored from there on."""
-    body = stored_value(resource)[resource.body_offset :]
-    how = "`body_offset` in the row is wrong: it is layouts.PLAIN_BODY, unless a script stores more than a document"
-    assert body == document(resource, resource.event_example), how
 
 
 def test_ids_come_first_in_a_document() -> None:

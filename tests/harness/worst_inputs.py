@@ -1,11 +1,20 @@
-"""For each expression, decoder and loop that reads what others send: the input of n bytes that takes it longest."""
+"""For each expression, decoder and loop that reads what others send: the input of n bytes that takes it longest.
+
+`python -m tests.harness.worst_inputs <n>` runs each of them once, for a program that counts (`counted`).
+"""
 
 import asyncio
+import gc
 import gzip
 import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +45,8 @@ from tests.harness.generations import ids
 
 
 class Worst(msgspec.Struct, frozen=True):
-    """`make` returns the input of about n bytes; `run` is what reads it. `least` is compared with 8 times as
-    much: where a limit cuts the input off, both must be within it.
+    """`make` returns the input of about n bytes; `run` is what reads it. `least` is the smallest n that is counted:
+    where a limit cuts the input off, 16 times as much must be within it.
     """
 
     name: str
@@ -323,3 +332,37 @@ def _steps(record: Record) -> Iterator[None]:
         yield
         list(calls([compressed(intent)], ids(1, 2)))
     yield
+
+
+def counted(names_of: Sequence[str], factor: int) -> dict[str, int]:
+    """Returns the instructions that each of these takes, with inputs of `factor` times the least size. Needs valgrind."""
+    with tempfile.TemporaryDirectory() as folder:
+        counting = ["valgrind", "--tool=callgrind", "--dump-after=getsid", f"--callgrind-out-file={folder}/out"]
+        program = [sys.executable, "-m", "tests.harness.worst_inputs", str(factor), *names_of]
+        done = subprocess.run(
+            [*counting, *program], env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        # A dump each time the program asks for its session: before the first input, and behind each.
+        found = [
+            int(re.findall(r"^totals: (\d+)", Path(f"{folder}/out.{number}").read_text(), re.MULTILINE)[0])
+            for number in range(2, len(names_of) + 2)
+        ]
+    return dict(zip(names_of, found, strict=True))
+
+
+def main(words: Sequence[str]) -> None:
+    """Run these inputs, in a size of so many times the least one, with a call of getsid before and behind each."""
+    wanted = {worst.name: worst for worst in WORST}
+    prepared = [(wanted[name], wanted[name].make(int(words[0]) * wanted[name].least)) for name in words[1:]]
+    for worst, _ in prepared:
+        worst.run(worst.make(64))  # what is imported and cached at its first use
+    gc.disable()
+    os.getsid(0)
+    for worst, given in prepared:
+        worst.run(given)
+        os.getsid(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

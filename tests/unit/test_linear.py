@@ -2,7 +2,10 @@
 
 import ast
 import gc
+import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ from projector import change
 from projector.errors import BadRecord
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_RECORD_BYTES, MAX_TEXTS
 from tests.harness.crm import Message
-from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, longest_step, seconds, slow
+from tests.harness.services import services_required
+from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
 
 pytestmark = pytest.mark.heavy
 
@@ -67,6 +71,8 @@ EXPRESSIONS = {
     "schemas/settings.py limit": OURS,
     "schemas/settings.py _web_address": OURS,
 }
+DOUBLE = 2.5
+"""At most so many times the instructions for twice the input."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +86,31 @@ def no_collection() -> Iterator[None]:
 @pytest.mark.parametrize("worst", WORST, ids=[worst.name for worst in WORST])
 def test_the_time_is_in_proportion_to_the_input(worst: Worst) -> None:
     assert slow(worst) == ""
+
+
+def factor_of(worst: Worst) -> int:
+    """Returns how many times the least size is doubled: a limit in between would be a change of the way, not of its
+    cost. 0 for a text that zstd compresses in another way at each size; its time is compared above.
+    """
+    if worst.name == "packed texts":
+        return 0
+    if worst.name.startswith("quotes of both kinds"):
+        return 8
+    return 4 if worst.name.startswith(("quotes: ", "the names of many", "the short names of many")) else 1
+
+
+@pytest.mark.long
+def test_twice_the_input_takes_twice_the_instructions() -> None:
+    """Counted, so that the answer is the same on every machine."""
+    if not shutil.which("valgrind"):
+        (pytest.fail if services_required() else pytest.skip)("valgrind is not installed")
+    ratios: dict[str, float] = {}
+    for factor in (1, 4, 8):
+        names = [worst.name for worst in WORST if factor_of(worst) == factor]
+        with ThreadPoolExecutor() as pool:
+            once, twice = pool.map(partial(counted, names), (factor, 2 * factor))
+        ratios |= {name: twice[name] / once[name] for name in names}
+    assert {name: ratio for name, ratio in ratios.items() if ratio >= DOUBLE} == {}
 
 
 def test_every_expression_has_its_worst_input() -> None:

@@ -22,7 +22,7 @@ from projector.ledger.control import (
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.scripts import RewindRow, read_writers
-from projector.redis.store import Store
+from projector.redis.store import SLICE, Store
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names
 from schemas.faults import Fault
@@ -222,3 +222,12 @@ async def test_a_position_is_taken_back(
     assert await projection.store.run([command]) == [stored != after]
     found = projection.client.hget(names.CONTROL, FIELD)
     assert (Position.parse(found) if found else None) == after
+
+
+@everywhere
+async def test_a_scan_finds_every_key(projection: Projection) -> None:
+    """Of each shard, and behind the first part of its keys."""
+    keys = {names.usage(names.organization(crm.uuid(number))) for number in range(10 * SLICE)}
+    for key in keys:
+        projection.client.set(key, b"")
+    assert {key async for some in projection.store.scan(names.ALL) for key in some} == keys

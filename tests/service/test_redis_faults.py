@@ -31,7 +31,7 @@ from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from leadview.redis.access import access
 from leadview.redis.connection import pack
-from projector.redis.servers import Node, ReplicationEpoch
+from projector.redis.servers import Node, ReplicationEpoch, all_of
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
@@ -477,3 +477,19 @@ async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(server: 
         await node.send([words], fence=Closing())
     assert await node.send([words]) == [b"here"]
     node.close()
+
+
+async def test_an_error_of_one_server_is_raised_when_all_have_answered() -> None:
+    """What the others do would otherwise be under way while the batch is tried again."""
+    ended = []
+
+    async def fail() -> None:
+        raise projector.errors.Unavailable("it is away")
+
+    async def answer() -> None:
+        await asyncio.sleep(0)
+        ended.append("it answers")
+
+    with pytest.raises(projector.errors.Unavailable, match="it is away"):
+        await all_of([fail(), answer()])
+    assert ended

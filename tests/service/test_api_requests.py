@@ -171,6 +171,7 @@ def test_head_is_get_without_a_body(api: ApiServer, records: Records, caller: Ca
         sent = {"X-Request-Id": "same"}
         get, head = (api.get(path, key=key, headers=sent, method=method) for method in ("GET", "HEAD"))
         assert head.status == get.status
+        assert head.headers["x-request-id"] == get.headers["x-request-id"] == "same"
         assert head.body == b""
         assert head.headers["content-length"] == str(len(get.body))
         assert head.headers.keys() == get.headers.keys()

@@ -271,6 +271,7 @@ AREAS = (
             "service/upkeep",
             "service/recreated",
             "service/as_of",
+            "service/control_record",
         ),
     ),
     Area(

@@ -16,7 +16,7 @@ from projector.ledger.sessions import Sessions
 from projector.mapping import VERSION
 from projector.rebuild import generations, replay
 from projector.redis.store import Store
-from projector.upkeep import dead_letters, reapply
+from projector.upkeep import dead_letters, jobs, reapply
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
@@ -232,8 +232,16 @@ async def test_the_replay_of_an_organization_is_left_to_a_newer_program(leadview
     leadview.publish(crm.contact(1))
     settings = load(ProjectorSettings, leadview.environment())
     async with writers.writing(settings, "test") as writing:
+        projection = Projection(writing.store, leadview.redis, settings)
         record = await control.complete(writing.store)
+        await projection.apply(crm.organization(1).record(0))
+        await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+        await projection.apply(crm.organization(3).record(2))
+        leadview.redis.srem(names.JOBS, *(job for job in projection.jobs() if job.startswith("erase")))
+        [job] = projection.jobs()
         await copies.change(writing.store, record, newer(2))
+        await jobs.run_all(writing, settings)
+        assert projection.jobs() == {job}
         with pytest.raises(Superseded):
             await reapply.in_place(writing, settings, crm.ORGANIZATION)
     assert leadview.documents(1) == {}

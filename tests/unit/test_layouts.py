@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas import api_keys, examples, layouts, names, resources
@@ -240,23 +240,16 @@ def test_a_content_hash_is_exact_as_the_score_of_a_sorted_set() -> None:
     assert int(struct.unpack("<d", struct.pack("<d", largest))[0]) == largest
 
 
-@pytest.mark.parametrize(
-    ("time", "expected"),
-    [
-        pytest.param(datetime(1970, 1, 1, tzinfo=UTC), 0, id="epoch"),
-        pytest.param(datetime(1969, 12, 31, tzinfo=UTC), 0, id="before the epoch"),
-        pytest.param(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), 0, id="earliest with an offset"),
-        pytest.param(datetime(2026, 1, 1, tzinfo=UTC), 1767225600000, id="whole second"),
-        pytest.param(datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC), 1767225600001, id="a millisecond"),
-        pytest.param(datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 1767225600000, id="offset"),
-    ],
-)
-def test_milliseconds(time: datetime, expected: int) -> None:
-    assert milliseconds(time) == expected
+OFFSETS = st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours)))
 
 
-@given(st.datetimes(timezones=st.just(UTC)))
+@given(st.datetimes(timezones=OFFSETS))
+@example(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))))
+@example(datetime(1969, 12, 31, tzinfo=UTC))
+@example(datetime(1970, 1, 1, tzinfo=UTC))
+@example(datetime(2026, 1, 1, 2, 0, 0, 1000, tzinfo=timezone(timedelta(hours=2))))
 def test_milliseconds_fit_a_head_and_are_exact(time: datetime) -> None:
+    """Those since 1970, whatever the offset; 0 for what is before."""
     exact = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     assert milliseconds(time) == max(0, exact)
     assert milliseconds(time) < 2**48

@@ -5,21 +5,18 @@ from typing import Any
 import orjson
 import pytest
 
-from projector import mapping
-from projector.change import read
 from projector.errors import BadRecord
 from projector.intent import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
 from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, read_head
-from tests.harness import crm
+from tests.harness import crm, projection
 from tests.harness.crm import Json, Message
 
 EVENT = crm.uuid(0xE1)
 
 
 def intent_of(message: Message, offset: int = 0, partition: int = 0) -> Any:
-    record = message.record(offset, partition)
-    return mapping.intent(read(record), record)
+    return projection.intent_of(message.record(offset, partition))
 
 
 def lead_body(**fields: Any) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from devstack.sample import SampleCrm
 from docs.generate.openapi import document as openapi
 from schemas import documents, events
-from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
+from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Resource
 from tests.harness import crm
 from tests.harness.expected import documents_of
 
@@ -57,10 +57,6 @@ def document(resource: Resource, entity: events.Entity) -> bytes:
     return found
 
 
-def of_kind(kind: Kind) -> str:
-    return kind.topic
-
-
 def structs(module: Any, field: str) -> set[str]:
     """The names of the Structs in a module that have this field."""
     found = {name: struct for name, struct in vars(module).items() if isinstance(struct, type)}
@@ -96,7 +92,7 @@ def test_people_read_leads_first() -> None:
     assert set(AS_SPECIFIED) == set(RESOURCES)
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
 def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
     own = "the row names examples of another resource"
@@ -107,7 +103,7 @@ def test_the_examples_set_every_field(resource: Resource) -> None:
     assert list(nothing(resource.example)) == [], how
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
 def test_the_example_event_becomes_the_example_document(resource: Resource) -> None:
     records = [message(each, each.event_example).record(offset) for offset, each in enumerate(RESOURCES)]
     entity = resource.event_example
@@ -116,7 +112,7 @@ def test_the_example_event_becomes_the_example_document(resource: Resource) -> N
     assert orjson.loads(found) == orjson.loads(msgspec.json.encode(resource.example)), how
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
 def test_documents_show_times_in_utc(resource: Resource) -> None:
     """Event times come with any offset (contract section 3)."""
     example = resource.event_example
@@ -126,7 +122,7 @@ def test_documents_show_times_in_utc(resource: Resource) -> None:
     assert found == expected, "use _utc() in projector/mapping.py"
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
 def test_documents_are_as_described(resource: Resource) -> None:
     """Also if every optional field of the event is absent: encoding does not check types."""
     schema = {"$ref": f"#/components/schemas/{resource.document.__name__}", "components": openapi()["components"]}

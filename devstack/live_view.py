@@ -85,7 +85,7 @@ class LiveView:
     def __init__(self, projector_port: int, api_port: int) -> None:
         self._ports = (projector_port, api_port)
         self._before = read("", "", time.monotonic())
-        self._due = 0.0
+        self._due = time.monotonic() + _EVERY_SECONDS  # before, rates would be of an instant
 
     def show(self) -> None:
         """Prints nothing if a metrics port does not respond in time."""

@@ -262,3 +262,14 @@ async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisS
         own = (await called.link(b"").connection.call((b"CLIENT", b"INFO"))).decode()
     assert " db=1 " in own
     assert " name=leadview-api " in own
+
+
+async def test_nobody_waits_for_the_next_connection_to_a_redis_that_did_not_answer(
+    redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take long: only a connection that Redis itself closed is replaced at once."""
+    monkeypatch.setattr("api.redis.servers._pause", lambda _: 3600.0)
+    called = servers(patient(redis_server.url))
+    async with connected(called):
+        called.link(b"").disconnect("it did not answer")
+        await asyncio.wait_for(called.link(b"").reconnected(), PATIENCE_SECONDS)

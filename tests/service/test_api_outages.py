@@ -79,6 +79,15 @@ def test_a_value_of_another_type(api: ApiServer, caller: Caller, client: redis.R
     assert_unavailable(ask(api, caller))
 
 
+def test_it_is_not_ready_without_a_right_that_each_request_needs(
+    api: ApiServer, caller: Caller, client: redis.Redis
+) -> None:
+    """`tests/troubles/test_rights.py` compares both for every right."""
+    client.acl_setuser("default", enabled=True, commands=["-time"])
+    assert_unavailable(ask(api, caller))
+    assert_unavailable(api.get("/readyz"))
+
+
 def test_the_live_generation_is_served(api: ApiServer, records: Records, caller: Caller, client: redis.Redis) -> None:
     lead_id = records.lead(caller.organization_id, {"generation": 1}, generation=1)
     first, second = (names.document(resources.LEAD, caller.name, generation(number), lead_id) for number in (1, 2))

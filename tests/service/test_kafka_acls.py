@@ -96,6 +96,9 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         wait_until(lambda: bad in leadview.run("dead-letters", "list", **signed_in), "it is parked")
         done = leadview.run("dead-letters", "accept", bad, "--note", "a test", **signed_in)
         assert done.status == 0, done.output
+        done = leadview.run("dead-letters", "accept", bad, "--note", "a test", **signed_in | {"group_id": "other"})
+        assert done.status == 1
+        assert "Kafka does not let this user read and write the consumer group other.accepted." in done
 
 
 async def test_the_projector_cannot_write_a_record(broker: ApacheKafka) -> None:

@@ -11,9 +11,9 @@ from projector.record import Record
 from projector.redis.scripts import finish_work
 from projector.upkeep import jobs, reapply
 from schemas import api_keys, names, resources
-from tests.harness import control, crm
+from tests.harness import control, crm, stored
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.generations import ids
+from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
@@ -110,6 +110,18 @@ async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_
     await world.replay(crm.lead(1).record(1))
     await world.finish()
     assert world.get().status == 401
+
+
+async def test_a_lead_that_was_erased_is_in_no_index(world: World) -> None:
+    """The erasure is cut off after the lead, which is in no topic any more when the organization is replayed."""
+    remaining = [crm.contact(1).record(1), crm.lead(id=crm.OTHER_LEAD).record(2)]
+    await world.projection.apply(*remaining)
+    await world.projection.apply(DELETED)
+    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
+    await world.projection.apply(CREATED_AGAIN)
+    await world.replay(*remaining)
+    await world.finish()
+    stored.assert_consistent(world.projection.client)
 
 
 async def test_what_the_api_answers_until_the_replay_has_ended(world: World) -> None:

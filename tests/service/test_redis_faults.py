@@ -121,8 +121,10 @@ async def api_client(url: str, timeout: float = PATIENCE_SECONDS, **settings: An
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
     called = servers(chosen)
+    store = ApiStore(chosen, called, Serving(called))
     async with connected(called):
-        yield ApiClient(ApiStore(chosen, called, Serving(called)), called)
+        yield ApiClient(store, called)
+        assert store.pending == 0, "a request that has failed has no turn any more"
 
 
 @asynccontextmanager

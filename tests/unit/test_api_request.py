@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from api import errors
 from api.app import Endpoint
 from api.documents import Documents
-from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, NoSuchRecord, Unavailable
+from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, NoSuchRecord, Rebuilding, Unavailable
 from api.redis.store import Reply
 from api.request import (
     MAX_ETAGS,
@@ -34,6 +34,7 @@ from api.request import (
 from api.request_log import SAMPLE, RequestLog
 from api.worker import Worker
 from docs.generate.key_vectors import Vector, vectors
+from leadview.redis.errors import ErrorReply
 from schemas import api_keys, names
 from schemas.api_keys import PREFIX
 from schemas.resources import CONTACT
@@ -237,6 +238,34 @@ def test_a_stored_document_that_cannot_be_read_says_what_to_do() -> None:
 
 
 CALLER = credentials(f"Bearer {KEY}".encode())
+
+
+class Failing:
+    """What a request calls of the way to Redis, where each call fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def serve(self, *_: object) -> Reply:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        pytest.param(Unavailable(), "unavailable", id="no connection"),
+        pytest.param(ErrorReply.of("ERR"), "error", id="an error"),
+        pytest.param(ErrorReply.of("BUSY"), "busy", id="a script that does not end"),
+        pytest.param(Rebuilding(), "rebuilding", id="not complete"),
+    ],
+)
+async def test_an_error_of_redis_is_counted_by_its_kind(error: Exception, kind: str) -> None:
+    """Alerts tell them apart."""
+    worker = Worker(ApiSettings())
+    worker.store = Failing(error)  # type: ignore[assignment]
+    with pytest.raises(type(error)):
+        await Documents(CONTACT).read(worker, Request(b"", "GET", headers={b"authorization": b"Bearer " + SENT}))
+    assert {name: count for name, count in worker.counters.redis_errors.items() if count} == {kind: 1}
 
 
 def write(log: RequestLog, status: int, error: Exception | None = None) -> None:

@@ -97,6 +97,7 @@ def test_accepted_records() -> None:
     arguments = parse([*ACCEPT, "crm.leads:0:7", "crm.leads:1:120-420", "--note", " an import\nof 2024 "])
     assert [str(record) for record in arguments.records] == ["crm.leads:0:7", "crm.leads:1:120-420"]
     assert arguments.note == "an import of 2024"
+    assert parse([*ACCEPT, "--all", "--note", "x"]).records == []
     by_reason = parse([*ACCEPT, "--topic", "crm.leads", "--reason", "$.data.stage", "--note", "x"])
     assert (by_reason.records, by_reason.topic, by_reason.reason) == ([], "crm.leads", "$.data.stage")
 

@@ -245,6 +245,13 @@ async def test_a_large_record_that_is_applied_again_is_read_in_steps() -> None:
     assert await turns_of(reapply.write(Store(ProjectorSettings()), BAD, ())) > len(BAD)
 
 
+def test_records_that_are_applied_again_are_written_in_batches() -> None:
+    """A few at a time, fewer if they are large."""
+    small = records("." * 2 * reapply._BATCH + ".")
+    assert [len(batch) for batch in reapply._batches(small)] == [reapply._BATCH, reapply._BATCH, 1]
+    assert [len(batch) for batch in reapply._batches([LARGE, *small[:3], LARGE])] == [1, 4]
+
+
 async def test_after_a_slice_that_took_long_the_other_line_has_time_for_itself() -> None:
     """A change of access needs many turns of the event loop."""
     batch, session = Batch({LEADS: BAD}, BadRecordGuard(1, 10)), SimpleNamespace(generations=())

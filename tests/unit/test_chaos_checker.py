@@ -4,6 +4,7 @@ not be finished has a verdict as well.
 
 from collections.abc import Callable
 from math import inf
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +13,7 @@ from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import Beat, CaughtUp, History, Loss, Outage, Response, Window
-from tests.chaos.run import Report, judging
+from tests.chaos.run import Report, judging, run
 from tests.harness.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
@@ -458,3 +459,16 @@ def test_every_run_ends_with_a_verdict(errors: list[Exception], status: int, lin
             raise error
     assert report.status == status
     assert str(report).splitlines()[-len(lines) :] == lines
+
+
+def test_what_was_answered_until_a_run_failed_is_checked() -> None:
+    found = history()
+    found.answers += [answer(404, 3.5), answer(503, 4.5)]
+    world = Mock(history=found, ports=[1], wrong=[], suspended=0)
+    world.leadview.kafka.bootstrap_servers = "127.0.0.1:1"
+    world.leadview.expected.return_value = {}
+    world.start.side_effect = ConnectionError("the server is away")
+    report = run(world, 1, 0.0, [])
+    assert [anomaly.kind for anomaly in report.verdict.anomalies] == ["unavailable"]
+    assert report.verdict.checked == {404: 1, 503: 1}
+    assert "NOT FINISHED: ConnectionError: the server is away" in str(report)

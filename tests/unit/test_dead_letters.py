@@ -4,16 +4,20 @@ operator has accepted in a partition, as sets of offsets.
 
 import msgspec
 import pytest
+from aiokafka.structs import OffsetAndMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.dead_letter import DeadLetter
-from projector.kafka.accepted import Acceptance, Accepted
+from projector.kafka.accepted import Acceptance, Accepted, AcceptedRecords, write_texts
 from projector.offsets import Ranges
+from projector.record import Partition
+from projector.redis.store import Store
 from projector.upkeep.dead_letters import _MAX_GAP, _neighbours, is_superseded
 from schemas import resources
 from schemas.faults import Fault
 from schemas.layouts import Head
+from schemas.settings import ProjectorSettings
 from tests.harness import crm
 
 
@@ -226,3 +230,16 @@ def test_they_are_sets(one: set[int], other: set[int]) -> None:
     assert (a | b) == ranges(one | other)
     if one:
         assert a.span == (min(one), max(one))
+
+
+async def test_a_text_that_no_broker_can_store_is_not_sent() -> None:
+    """The limit of Kafka's protocol, whatever the brokers allow. Nobody listens at this address."""
+    nowhere = ProjectorSettings(kafka_bootstrap_servers="127.0.0.1:1")
+    text = OffsetAndMetadata(0, "x" * 32_768)
+    assert not await write_texts(nowhere, "group", {Partition("crm.leads", 0): text})
+
+
+def test_nothing_is_accepted_in_a_partition_that_is_not_known() -> None:
+    """It may have been revoked while a batch is under way."""
+    settings = ProjectorSettings()
+    assert AcceptedRecords(settings, Store(settings)).find(("crm.leads", 0, 7)) is None

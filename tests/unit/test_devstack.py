@@ -16,7 +16,7 @@ from devstack.live_view import line, read
 from devstack.publish import connection
 from devstack.run import Arguments, of_stack, parse, unused
 from devstack.sample import Message, SampleCrm
-from devstack.sandbox import Sandbox
+from devstack.sandbox import CHANGE_SECONDS, Sandbox
 from docs.generate.json_schema import event_types
 from schemas import events
 from schemas.resources import KINDS, RESOURCES
@@ -204,6 +204,15 @@ def test_the_same_seed_tells_the_same_story() -> None:
     again = story(crm(), 200)
     assert again == STORY[: len(again)]
     assert not {tenant.api_key for tenant in crm(8).tenants} & {tenant.api_key for tenant in crm().tenants}
+
+
+def test_only_one_lead_of_the_sandbox_follows_the_clock_and_its_version_grows() -> None:
+    starts = [Sandbox(lambda seconds=seconds: START.timestamp() + seconds) for seconds in (0, CHANGE_SECONDS)]  # type: ignore[misc]
+    before, after = (list(map(entity_of, sandbox.initial())) for sandbox in starts)
+    [(lead, changed)] = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+    assert lead
+    assert changed
+    assert (changed.id, changed.version) == (lead.id, lead.version + 1)
 
 
 def test_what_is_shown_around_stays() -> None:

@@ -274,7 +274,7 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     trouble: LineTrouble, stopped: int, standing_by: int
 ) -> None:
     line = Line(FIRST)
-    watch = Watch(ProjectorSettings(), [line])
+    watch = Watch(ProjectorSettings(topic_prefix="crn.", group_id="other"), [line])
     line.health.stops(trouble)
     found = measured(watch)
     assert found["leadview_projector_line_stopped documents"] == stopped
@@ -284,6 +284,7 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     assert watch.live().healthy
     condition = watch.condition()
     assert condition.troubles == {"documents": trouble}
+    assert (condition.prefix, condition.group) == ("crn.", "other"), "a difference between programs is a problem"
     assert [kind for kind, count in found.items() if "_problems " in kind and count] == [
         f"leadview_projector_problems {condition.kinds[0]}"
     ]

@@ -17,6 +17,12 @@ from leadview.redis.scripts import Key, Keys, OptionalKey, Script, ScriptError
 
 P = ParamSpec("P")
 LUA = sorted(path for package in ("api", "projector") for path in (ROOT / package).rglob("*.lua"))
+PACKAGES = ("api", "leadview", "projector", "schemas")
+CODES = (
+    "STALE|WRITTEN|ORGANIZATION_DELETED|ERASE_DUE|REPLAY_DUE|CONTROL_CHANGED|LARGE|BEING_APPLIED|STATE_LIVE"
+    "|STATE_TOMBSTONE|JOB_NONE|JOB_ERASE|JOB_REPLAY|KEY_REVOKED"
+)
+"""What scripts reply, and bytes of what is stored. 0 and 1 have other uses, so their values are not looked for."""
 
 
 class Row(NamedTuple):
@@ -158,6 +164,43 @@ def test_every_script_is_declared_and_in_the_table() -> None:
     parts = {"layout", "contact_index", "index_repair", "key_record", "write_each"}
     assert declared == {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
     assert {path.name for path in LUA} - {script.path.name for script in scripts()} == {f"{part}.lua" for part in parts}
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "home"),
+    [
+        pytest.param(
+            "*.lua",
+            r"\b(?:KEYS|ARGV)\s*\[\s*\d|\bunpack\((?:KEYS|ARGV),\s*[2-9]|#ARGV\s*[-+]\s*\d",
+            set(),
+            id="the place of a key or an argument, which the header names",
+        ),
+        pytest.param(
+            "*.lua",
+            rf"\blocal [^=\n]*\b(?:{CODES})\b[^=\n]*="
+            r"|\b(?:206|503)\b|[=~]= (?:8[24]|7[69]|49|45)\b|(?:return|[=~]=|=) \{? ?'(?:stamp|E|R)'",
+            set(),
+            id="a code, in a script",
+        ),
+        pytest.param(
+            "*.py",
+            rf"^(?:[A-Z_]+, )*(?:{CODES})\b[A-Z_, ]* = "
+            r"|(?:JOB_DUE|KEY_ENTRY_STATE)\b.*\bb\".\"|\bb\".\".*(?:JOB_DUE|KEY_ENTRY_STATE)\b",
+            {"schemas/layouts.py"},
+            id="a code",
+        ),
+        pytest.param("*.py", r"\bCommand\(|b\"EVALSHA\"", {"leadview/redis/scripts.py"}, id="the call of a script"),
+    ],
+)
+def test_what_scripts_and_callers_share_is_written_once(kind: str, written: str, home: set[str]) -> None:
+    """Codes are in schemas/layouts.py, and the places of keys and arguments in the headers of scripts."""
+    found = set()
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob(kind)):
+        text = path.read_text("utf-8")
+        code = re.sub("--.*", "", text) if kind == "*.lua" else text
+        if re.search(written, code, re.MULTILINE):
+            found.add(str(path.relative_to(ROOT)))
+    assert found == home
 
 
 WRITES = frozenset(

@@ -1,5 +1,6 @@
 """Well-formed keys that Redis does not know, as fast as one can: their cost is bounded, and they harm nobody else."""
 
+import secrets
 import time
 from collections.abc import Iterator
 from uuid import uuid4
@@ -15,13 +16,13 @@ from tests.harness.services import RedisService
 LIMIT = 5
 LONG = f"{LIMIT}/1h"
 """No test takes so long that another key may be tried meanwhile."""
-PROXY = "127.0.0.1"
+PROXIES = "127.0.0.1,10.0.0.1"
 
 
 @pytest.fixture
 def api(redis_server: RedisService) -> Iterator[ApiServer]:
     """It takes its callers for proxies, and each test has client addresses of its own."""
-    settings = patient(redis_server.url, api_unknown_key_limit=LONG, api_trusted_proxies=PROXY)
+    settings = patient(redis_server.url, api_unknown_key_limit=LONG, api_trusted_proxies=PROXIES)
     with running_api(settings) as api:
         yield api
 
@@ -31,7 +32,9 @@ def unknown_key() -> str:
 
 
 def get(api: ApiServer, key: str, client: str | None = None) -> Response:
-    return api.get(LEADS + str(uuid4()), key=key, headers={"X-Forwarded-For": client} if client else {})
+    """Send a request through two proxies. The client itself names another address each time, which nobody believes."""
+    path = f"2001:db8:{secrets.token_hex(2)}::1, {client}, 10.0.0.1"
+    return api.get(LEADS + str(uuid4()), key=key, headers={"X-Forwarded-For": path} if client else {})
 
 
 def pipelined(api: ApiServer, key: str, number: int) -> list[Response]:

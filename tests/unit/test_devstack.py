@@ -92,11 +92,18 @@ def test_an_address_that_is_set_and_not_used_is_told() -> None:
     assert note.startswith("LEADVIEW_REDIS_URL is set, but")
 
 
-def test_arguments() -> None:
-    assert parse([]) == Arguments(rate=3.0, leads=200, live=True)
-    assert parse(["--kafka", "k:1", "--port", "0", "--rate", "0", "--no-live"]) == Arguments(
-        kafka="k:1", port=0, rate=0.0, live=False
-    )
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Arguments(rate=3.0, leads=200, live=True)),
+        (
+            ["--kafka", "k:1", "--port", "0", "--rate", "0", "--no-live"],
+            Arguments(kafka="k:1", port=0, rate=0.0, live=False),
+        ),
+    ],
+)
+def test_arguments(words: list[str], expected: Arguments) -> None:
+    assert parse(words) == expected
 
 
 @pytest.mark.parametrize(

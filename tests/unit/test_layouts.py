@@ -7,7 +7,6 @@ import struct
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
-import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -215,17 +214,6 @@ def test_sections_follow_each_other() -> None:
     assert layouts.CONTACT_BODY - layouts.FIRST_LEAD.start == layouts.HASH_BYTES + len(
         names.short_id(examples.CONTACT_ID)
     )
-
-
-def test_the_contact_id_of_a_lead_is_where_lua_reads_it() -> None:
-    body = msgspec.json.encode(examples.LEAD)
-    assert body[layouts.LEAD_CONTACT_ID].decode() == examples.CONTACT_ID
-
-
-def test_the_summary_begins_with_the_same_bytes_as_the_lead_names() -> None:
-    """`id` stands first in every document."""
-    for document in (examples.LEAD, examples.CONTACT, examples.LEAD.contact):
-        assert msgspec.json.encode(document).startswith(b'{"id":"')
 
 
 @given(st.binary(), st.binary())

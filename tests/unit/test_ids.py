@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from docs.generate.json_schema import examples
 from projector.change import read
 from projector.errors import BadRecord
 from schemas import events, resources
+from schemas.envelopes import event_type
 from schemas.ids import Ids
 from tests.harness import crm
 from tests.harness.crm import Json, Message
@@ -51,11 +53,9 @@ def example(kind: resources.Kind) -> Json:
     these contain letters.
     """
     numbers = iter(range(100))
-    data: Json = {resources.ORGANIZATION: crm.organization_data, resources.API_KEY: crm.api_key_data}.get(kind, Json)()
-    if isinstance(kind, resources.Resource):
-        data = msgspec.to_builtins(kind.event_example)
+    data: Json = dict(examples()[event_type(kind, "changed")]["data"])
     if kind is resources.LEAD:
-        data["events"] *= 2
+        data["events"] = data["events"] * 2
     data = mapped(data, lambda _path, _id: f"abcdefab-cdef-4abc-9def-abcdefabcd{next(numbers):02}")
     return data | {"organization_id": data["id"]} if kind is resources.ORGANIZATION else data
 

@@ -33,18 +33,12 @@ def nothing(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def elsewhere(value: Any) -> Any:
-    """The same value with every time in another time zone."""
-    match value:
-        case msgspec.Struct():
-            moved = {field: elsewhere(getattr(value, field)) for field in value.__struct_fields__}
-            return msgspec.structs.replace(value, **moved)
-        case list():
-            return [elsewhere(item) for item in value]
-        case datetime():
-            return value.astimezone(ELSEWHERE)
-        case _:
-            return value
+def elsewhere(entity: events.Entity) -> events.Entity:
+    """The same event with every time in another time zone."""
+    times = re.compile(r'(?<=")\d{4}-\d\d-\d\dT[^"]*(?=")')
+    text = msgspec.json.encode(entity).decode()
+    moved = times.sub(lambda time: datetime.fromisoformat(time[0]).astimezone(ELSEWHERE).isoformat(), text)
+    return msgspec.json.decode(moved, type=type(entity))
 
 
 def message(resource: Resource, entity: events.Entity) -> crm.Message:

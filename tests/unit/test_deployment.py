@@ -77,9 +77,8 @@ API, PROJECTOR = PROGRAMS["api"], PROGRAMS["projector"]
 def settings_everywhere() -> Iterator[Any]:
     """Yields each set of environment variables, with the process that it is for."""
     for name, process in (("projector", ProjectorSettings), ("api", ApiSettings), ("sample", ProjectorSettings)):
-        environment = SERVICES[name]["environment"]
         # None: as where Compose runs.
-        given = {key: value for key, value in environment.items() if value is not None}
+        given = {key: value for key, value in SERVICES[name]["environment"].items() if value is not None}
         yield pytest.param(process, given, id=f"{name} in compose.yaml")
     for name, program in PROGRAMS.items():
         yield pytest.param(program.settings, program.environment, id=f"{name} in Kubernetes")

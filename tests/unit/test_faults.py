@@ -280,10 +280,6 @@ def test_a_command_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, ca
     assert words.as_called("run") == command
 
 
-def named(record: Record) -> list[tuple[str, str]]:
-    return [(fault.path, fault.expected) for fault in unknown_fields(record)]
-
-
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -327,7 +323,7 @@ def named(record: Record) -> list[tuple[str, str]]:
     ],
 )
 def test_unknown_fields_are_found(message: crm.Message, found: list[tuple[str, str]]) -> None:
-    assert sorted(named(message.record())) == sorted(found)
+    assert sorted((fault.path, fault.expected) for fault in unknown_fields(message.record())) == sorted(found)
 
 
 @pytest.mark.parametrize("type_", examples())

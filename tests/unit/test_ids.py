@@ -69,14 +69,9 @@ def message(kind: resources.Kind, data: Json) -> Message:
 
 def paths_of(kind: resources.Kind) -> list[str]:
     """Returns the path of each id in the example."""
-    found: list[str] = []
-
-    def note(path: str, id_: str) -> str:
-        found.append(path)
-        return id_
-
-    mapped(example(kind), note)
-    return found
+    found: dict[str, str] = {}
+    mapped(example(kind), found.setdefault)
+    return [*found]
 
 
 def test_the_examples_have_every_id() -> None:

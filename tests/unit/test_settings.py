@@ -27,9 +27,19 @@ from schemas.settings import (
 )
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_an_empty_environment_gives_the_defaults(process: type[RedisSettings]) -> None:
-    assert load(process, {"PATH": "/bin"}) == process()
+@pytest.mark.parametrize(
+    ("process", "environment"),
+    [
+        *(pytest.param(process, {"PATH": "/bin"}, id=f"nothing, {process.__name__}") for process in PROCESSES),
+        pytest.param(
+            ApiSettings, {"LEADVIEW_GROUP_ID": "other", "LEADVIEW_TEST_ANYTHING": "1"}, id="settings of others"
+        ),
+    ],
+)
+def test_an_environment_without_its_settings_gives_the_defaults(
+    process: type[RedisSettings], environment: dict[str, str]
+) -> None:
+    assert load(process, environment) == process()
 
 
 @pytest.mark.parametrize(
@@ -182,11 +192,6 @@ def test_what_is_bad_or_unknown_is_named(
     with pytest.raises(SettingsError) as error:
         load(process, {f"LEADVIEW_{name}": text for name, text in environment.items()})
     assert [part for part in named if part not in str(error.value)] == []
-
-
-def test_settings_of_another_process_are_not_an_error() -> None:
-    environment = {"LEADVIEW_GROUP_ID": "other", "LEADVIEW_TEST_ANYTHING": "1"}
-    assert load(ApiSettings, environment) == ApiSettings()
 
 
 PARTS = ("Qx", "Zv", "Jk", "Wy")

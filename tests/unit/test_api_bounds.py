@@ -26,10 +26,6 @@ from tests.harness import crm
 from tests.harness.waiting import PATIENCE_SECONDS
 
 
-def holder(digit: str = "1") -> Credentials:
-    return credentials(f"Bearer {mint(crm.ORGANIZATION, digit * 30)}".encode())
-
-
 def named(number: int) -> Credentials:
     name = b"key %d" % number
     return Credentials(name, name, name, name, name)
@@ -50,7 +46,7 @@ def figures(usage: Usage) -> dict[bytes, tuple[int, int, float]]:
 )
 def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, float]) -> None:
     """Also if the same key is sent in another form, such as `bearer`: then it has other credentials."""
-    usage, forms = Usage(), (holder(), holder())
+    usage, forms = Usage(), (named(1), named(1))
     for at, status in enumerate(statuses):
         usage.count(forms[at % 2], status, at + 1.0)
     assert figures(usage) == {forms[0].key_record: expected}
@@ -70,10 +66,10 @@ def test_unknown_keys_take_no_place_of_others() -> None:
 
 def test_what_could_not_be_written_is_kept() -> None:
     usage = Usage()
-    usage.count(holder("1"), 200, 1.0)
+    usage.count(named(1), 200, 1.0)
     usage._keep(usage._take())
-    usage.count(holder("1"), 429, 2.0)
-    assert figures(usage) == {holder("1").key_record: (2, 1, 2.0)}
+    usage.count(named(1), 429, 2.0)
+    assert figures(usage) == {named(1).key_record: (2, 1, 2.0)}
 
 
 def test_what_is_kept_has_the_same_bound() -> None:
@@ -225,12 +221,13 @@ class Callers:
         self.had: list[bytes] = []
         self.waiting: list[Task[None]] = []
 
-    def call(self, name: bytes) -> None:
-        turn = self.turns.take(name)
-        if turn is None:
-            self._begin(name)
-        else:
-            self.waiting.append(asyncio.get_running_loop().create_task(self._wait(name, turn)))
+    def call(self, *names: bytes) -> None:
+        for name in names:
+            turn = self.turns.take(name)
+            if turn is None:
+                self._begin(name)
+            else:
+                self.waiting.append(asyncio.get_running_loop().create_task(self._wait(name, turn)))
 
     async def end(self, name: bytes) -> None:
         self.under_way.remove(name)
@@ -249,9 +246,7 @@ class Callers:
 
 async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> None:
     callers = Callers(Turns(2, 8, most=100, timeout=LONG))
-    for _ in range(5):
-        callers.call(b"a")
-    callers.call(b"b")
+    callers.call(*[b"a"] * 5, b"b")
     assert sorted(callers.under_way) == [b"a", b"a", b"b"]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -264,8 +259,7 @@ async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> 
 
 async def test_organizations_take_turns() -> None:
     callers = Callers(Turns(2, 2, most=100, timeout=LONG))
-    for name in b"a", b"a", b"a", b"a", b"a", b"b", b"b", b"c":
-        callers.call(name)
+    callers.call(*[b"a"] * 5, b"b", b"b", b"c")
     await asyncio.sleep(0)
     while callers.under_way:
         await callers.end(callers.under_way[0])
@@ -277,8 +271,7 @@ async def test_organizations_take_turns() -> None:
 
 async def test_calls_of_one_organization_keep_their_order() -> None:
     callers = Callers(Turns(1, 1, most=100, timeout=LONG))
-    for _ in range(4):
-        callers.call(b"a")
+    callers.call(*[b"a"] * 4)
     for ended in range(4):
         assert [task.done() for task in callers.waiting] == [True] * ended + [False] * (3 - ended)
         await callers.end(b"a")
@@ -296,8 +289,7 @@ async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
 
 async def test_a_call_that_waits_too_long_fails_alone() -> None:
     callers = Callers(Turns(1, 8, most=100, timeout=0.01))
-    for _ in range(3):
-        callers.call(b"a")
+    callers.call(*[b"a"] * 3)
     await asyncio.sleep(0)
     late, cancelled = callers.waiting
     cancelled.cancel()
@@ -309,8 +301,7 @@ async def test_a_call_that_waits_too_long_fails_alone() -> None:
 
 async def test_a_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
     callers = Callers(Turns(1, 8, most=100, timeout=LONG))
-    for _ in range(3):
-        callers.call(b"a")
+    callers.call(*[b"a"] * 3)
     await asyncio.sleep(0)
     cancelled, following = callers.waiting
     callers.turns.leave(b"a")

@@ -20,21 +20,37 @@ ACCEPT = ["dead-letters", "accept"]
 DOCTOR = ["doctor", "--url", "https://api.example"]
 
 
-def test_defaults() -> None:
-    arguments = parse(["rebuild"])
-    assert (arguments.sample, arguments.threshold, arguments.allow, arguments.max_latency) == (1.0, 0, [], 10.0)
-    assert not any((arguments.check, arguments.promote, arguments.force, arguments.organization))
+REBUILD = {"check": False, "promote": False, "force": False, "organization": None}
 
 
-def test_ids_are_read_in_any_case() -> None:
-    assert parse(["rebuild", "--organization", crm.ORGANIZATION.upper()]).organization == crm.ORGANIZATION
-    assert parse(["show", "lead", crm.ORGANIZATION.upper(), ID.upper()]).id == ID
-
-
-def test_the_version_to_wait_for() -> None:
-    """Elsewhere, `--version` prints the version of Leadview."""
-    arguments = parse([*WAIT, "--version", str(2**53 - 1), "--timeout", "0"])
-    assert (arguments.version, arguments.timeout) == (2**53 - 1, 0)
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(
+            ["rebuild"],
+            {"sample": 1.0, "threshold": 0, "allow": [], "max_latency": 10.0, **REBUILD},
+            id="defaults",
+        ),
+        pytest.param(
+            ["rebuild", "--organization", crm.ORGANIZATION.upper()],
+            {"organization": crm.ORGANIZATION},
+            id="an organization in upper case",
+        ),
+        pytest.param(["show", "lead", crm.ORGANIZATION.upper(), ID.upper()], {"id": ID}, id="an id in upper case"),
+        pytest.param(
+            [*WAIT, "--version", str(2**53 - 1), "--timeout", "0"],
+            {"version": 2**53 - 1, "timeout": 0},
+            id="the version to wait for, which elsewhere is that of Leadview",
+        ),
+        pytest.param(
+            [*ACCEPT, "--topic", "crm.leads", "--reason", "$.data.stage", "--note", "x"],
+            {"records": [], "topic": "crm.leads", "reason": "$.data.stage"},
+            id="what is accepted by its reason",
+        ),
+    ],
+)
+def test_what_is_read(words: list[str], expected: dict[str, Any]) -> None:
+    assert {name: vars(parse(words))[name] for name in expected} == expected
 
 
 def test_every_command_has_help_and_a_version() -> None:
@@ -98,8 +114,6 @@ def test_accepted_records() -> None:
     assert [str(record) for record in arguments.records] == ["crm.leads:0:7", "crm.leads:1:120-420"]
     assert arguments.note == "an import of 2024"
     assert parse([*ACCEPT, "--all", "--note", "x"]).records == []
-    by_reason = parse([*ACCEPT, "--topic", "crm.leads", "--reason", "$.data.stage", "--note", "x"])
-    assert (by_reason.records, by_reason.topic, by_reason.reason) == ([], "crm.leads", "$.data.stage")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from projector import mapping
-from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped, Unavailable
 from projector.intent import DeleteDocument, PutLead
@@ -33,6 +31,7 @@ from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.generations import ids
+from tests.harness.projection import intent_of
 
 LEADS, OTHER = Partition("crm.leads", 0), Partition("crm.leads", 1)
 
@@ -267,8 +266,15 @@ DELETED = crm.deleted(resources.LEAD, 7, seconds=5).record(3, partition=2)
 GONE = crm.tombstone(resources.LEAD, seconds=5).record(3, partition=2)
 
 
-def head_of(record: Record) -> bytes:
-    intent = mapping.intent(read(record), record)
+NOTHING = bytes(22)
+"""What Redis answers where nothing is stored: also the offset and partition of a topic's first record."""
+
+
+def head_of(record: Record | None) -> bytes:
+    """Returns the head of what is stored of a record; None for none."""
+    if record is None:
+        return NOTHING
+    intent = intent_of(record)
     assert isinstance(intent, PutLead | DeleteDocument)
     return intent.head if isinstance(intent, PutLead) else intent.value
 
@@ -312,24 +318,16 @@ def test_a_record_is_shown(record: Record, stored: Record) -> None:
         pytest.param(replace(LEAD, value=b'{"data":{"version":"7"}}'), LEAD, id="the version is a text"),
         pytest.param(replace(LEAD, value=b'{"data":' + b"[" * 100_000), LEAD, id="nested deeply"),
         pytest.param(replace(LEAD, value=b"\xff"), LEAD, id="the topic was recreated: bad now"),
+        pytest.param(crm.lead(7).record(0), None, id="nothing is stored"),
+        pytest.param(crm.tombstone(resources.LEAD).record(0), None, id="nothing is stored, of a tombstone"),
+        pytest.param(
+            crm.lead(7, schema={"version": 0}).record(0), None, id="nothing is stored, a version 0 of something else"
+        ),
+        pytest.param(crm.lead(0).record(0), None, id="nothing is stored, of a bad record"),
     ],
 )
-def test_a_record_is_not_shown(record: Record, stored: Record) -> None:
+def test_a_record_is_not_shown(record: Record, stored: Record | None) -> None:
     assert event_time(record, head_of(stored)) is None
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        pytest.param(LEAD, id="a lead"),
-        pytest.param(GONE, id="a tombstone"),
-        pytest.param(crm.lead(7, schema={"version": 0}).record(0), id="a version 0 of something else"),
-        pytest.param(crm.lead(0).record(0), id="a bad record"),
-    ],
-)
-def test_nothing_is_shown_where_nothing_is_stored(record: Record) -> None:
-    """The answer is zeros then: also the offset and partition of a topic's first record."""
-    assert event_time(replace(record, offset=0, partition=0), bytes(22)) is None
 
 
 @pytest.mark.parametrize(
@@ -345,13 +343,9 @@ def test_nothing_is_shown_where_nothing_is_stored(record: Record) -> None:
         pytest.param(crm.deleted(resources.LEAD, 8).record(9), LEAD, False, id="a delete"),
         pytest.param(GONE, LEAD, False, id="a tombstone: the script compares offsets"),
         pytest.param(crm.lead(6).record(9), GONE, False, id="after a tombstone, too"),
+        pytest.param(LEAD, None, False, id="nothing is stored"),
+        pytest.param(crm.organization(1).record(0), LEAD, False, id="an organization"),
     ],
 )
-def test_what_is_certainly_stale(record: Record, stored: Record, *, stale: bool) -> None:
-    assert is_stale(mapping.intent(read(record), record), head_of(stored)) is stale
-
-
-def test_nothing_is_stale_where_nothing_is_stored() -> None:
-    assert not is_stale(mapping.intent(read(LEAD), LEAD), bytes(22))
-    organization = crm.organization(1).record(0)
-    assert not is_stale(mapping.intent(read(organization), organization), head_of(LEAD))
+def test_what_is_certainly_stale(record: Record, stored: Record | None, *, stale: bool) -> None:
+    assert is_stale(intent_of(record), head_of(stored)) is stale

@@ -165,19 +165,18 @@ def test_an_acceptance_is_found() -> None:
     assert str(found.offsets) == "1-5,7,9"
 
 
-@pytest.mark.parametrize("found", [accepted(), accepted("1-5", "9"), accepted(dropped="7"), accepted("1", dropped="7")])
-def test_the_text_of_what_is_accepted_is_read_back(found: Accepted) -> None:
-    assert Accepted.parse(found.text) == found
-
-
-def test_the_text_of_what_is_accepted_is_compact() -> None:
-    assert accepted("120-420,500", dropped="7").text == (
-        '{"accepted":[["120-420,500",1767225600000,"120-420,500"]],"dropped":"7"}'
-    )
-    assert accepted().text == "{}"
-
-
-def test_no_text_is_nothing() -> None:
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (accepted(), "{}"),
+        (accepted(dropped="7"), '{"dropped":"7"}'),
+        (accepted("1-5,9"), '{"accepted":[["1-5,9",1767225600000,"1-5,9"]]}'),
+        (accepted("1", dropped="7"), '{"accepted":[["1",1767225600000,"1"]],"dropped":"7"}'),
+    ],
+)
+def test_the_text_of_what_is_accepted_is_compact_and_read_back(found: Accepted, text: str) -> None:
+    assert found.text == text
+    assert Accepted.parse(text) == found
     assert Accepted.parse("") == Accepted()
 
 

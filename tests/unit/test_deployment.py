@@ -77,9 +77,8 @@ API, PROJECTOR = PROGRAMS["api"], PROGRAMS["projector"]
 def settings_everywhere() -> Iterator[Any]:
     """Yields each set of environment variables, with the process that it is for."""
     for name, process in (("projector", ProjectorSettings), ("api", ApiSettings), ("sample", ProjectorSettings)):
-        environment = SERVICES[name]["environment"]
         # None: as where Compose runs.
-        given = {key: value for key, value in environment.items() if value is not None}
+        given = {key: value for key, value in SERVICES[name]["environment"].items() if value is not None}
         yield pytest.param(process, given, id=f"{name} in compose.yaml")
     for name, program in PROGRAMS.items():
         yield pytest.param(program.settings, program.environment, id=f"{name} in Kubernetes")
@@ -207,6 +206,7 @@ def test_ports_are_those_of_the_image_and_the_settings() -> None:
         assert ports <= exposed
         hosts = {value for name, value in program.environment.items() if name.endswith("_HOST")}
         assert hosts == {"::"}, "pods of some clusters have addresses of IPv6 alone"
+    assert API.container["resources"]["requests"]["cpu"] == API.environment["LEADVIEW_API_WORKERS"], "a core for each"
 
 
 def test_a_pod_is_killed_only_if_it_does_not_turn_and_ready_only_if_it_does_its_work() -> None:
@@ -229,10 +229,6 @@ def test_a_drain_lasts_until_readiness_has_failed_and_ends_before_the_program_is
     unit = (SYSTEMD / "leadview-api.service").read_text()
     drain = float(found(r"LEADVIEW_API_DRAIN_SECONDS=(\d+)", unit))
     assert drain + SHUTDOWN_SECONDS < float(found(r"TimeoutStopSec=(\d+)", unit))
-
-
-def test_each_worker_of_the_api_has_a_core() -> None:
-    assert API.container["resources"]["requests"]["cpu"] == API.environment["LEADVIEW_API_WORKERS"]
 
 
 def test_the_topics_of_kubernetes_fit_the_largest_record() -> None:
@@ -293,26 +289,22 @@ def analyze(*words: str | Path) -> None:
 
 
 @pytest.mark.heavy
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    copied = [tmp_path / each.name for each in (*UNITS, SYSTEMD / "leadview-verify.timer")]
-    for copy in copied:
-        text = (SYSTEMD / copy.name).read_text()
-        copy.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
-    for copy in copied:
-        analyze("verify", copy)
-
-
-@pytest.mark.heavy
-def test_systemd_thinks_well_of_the_exposure_of_the_units() -> None:
+def test_systemd_accepts_the_units_and_thinks_well_of_their_exposure(tmp_path: Path) -> None:
     """1.6 of 10, and more without any one of the limits. What remains is the network, and what only root passes."""
+    units = [*UNITS, SYSTEMD / "leadview-verify.timer"]
+    for unit in units:
+        text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text(), flags=re.MULTILINE)
+        (tmp_path / unit.name).write_text(text)
+    for unit in units:
+        analyze("verify", tmp_path / unit.name)
     for unit in UNITS:
         analyze("security", "--offline=yes", "--threshold=16", "--no-pager", unit)
 
 
 def test_all_units_run_as_the_user_that_sysusers_makes() -> None:
     """A user that systemd makes for each start could not read a secret that only one user may read."""
-    users = {found(r"^u (\S+)", (SYSTEMD / "leadview.sysusers.conf").read_text())}
-    assert {found(r"^User=(\S+)", unit.read_text()) for unit in UNITS} == users
+    user = found(r"^u (\S+)", (SYSTEMD / "leadview.sysusers.conf").read_text())
+    assert {found(r"^User=(\S+)", unit.read_text()) for unit in UNITS} == {user}
 
 
 @pytest.mark.heavy

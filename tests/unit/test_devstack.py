@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
 import pytest
-from msgspec.structs import replace
 
 from devstack.live_view import line, read
 from devstack.publish import connection
@@ -92,11 +92,18 @@ def test_an_address_that_is_set_and_not_used_is_told() -> None:
     assert note.startswith("LEADVIEW_REDIS_URL is set, but")
 
 
-def test_arguments() -> None:
-    assert parse([]) == Arguments(rate=3.0, leads=200, live=True)
-    assert parse(["--kafka", "k:1", "--port", "0", "--rate", "0", "--no-live"]) == Arguments(
-        kafka="k:1", port=0, rate=0.0, live=False
-    )
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Arguments(rate=3.0, leads=200, live=True)),
+        (
+            ["--kafka", "k:1", "--port", "0", "--rate", "0", "--no-live"],
+            Arguments(kafka="k:1", port=0, rate=0.0, live=False),
+        ),
+    ],
+)
+def test_arguments(words: list[str], expected: Arguments) -> None:
+    assert parse(words) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,28 +124,48 @@ def test_arguments_that_are_refused(words: list[str]) -> None:
         parse(words)
 
 
-def test_security_settings_of_kafka_reach_librdkafka() -> None:
-    settings = ProjectorSettings(
-        kafka_bootstrap_servers="k:9093",
-        kafka_security_protocol="SASL_SSL",
-        kafka_ssl_ca_file="/ca.pem",
-        kafka_sasl_mechanism="SCRAM-SHA-512",
-        kafka_sasl_username="u",
-        kafka_sasl_password="p",
-    )
-    assert connection(settings) == {
-        "bootstrap.servers": "k:9093",
-        "security.protocol": "SASL_SSL",
-        "log_level": "0",
-        "ssl.ca.location": "/ca.pem",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": "u",
-        "sasl.password": "p",
-    }
-    bearer = replace(settings, kafka_sasl_mechanism="OAUTHBEARER", kafka_oauth_token_url="https://i/t")
-    assert connection(bearer)["sasl.oauthbearer.method"] == "oidc"
-    assert connection(bearer)["sasl.oauthbearer.token.endpoint.url"] == "https://i/t"
-    assert connection(ProjectorSettings()).keys() == {"bootstrap.servers", "security.protocol", "log_level"}
+BROKER = {"bootstrap.servers": "k:9093", "log_level": "0"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param({}, {"security.protocol": "PLAINTEXT"}, id="none"),
+        pytest.param(
+            {
+                "kafka_security_protocol": "SASL_SSL",
+                "kafka_ssl_ca_file": "/ca.pem",
+                "kafka_sasl_mechanism": "SCRAM-SHA-512",
+                "kafka_sasl_username": "u",
+                "kafka_sasl_password": "p",
+            },
+            {
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": "/ca.pem",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "u",
+                "sasl.password": "p",
+            },
+            id="a password over TLS",
+        ),
+        pytest.param(
+            {
+                "kafka_security_protocol": "SASL_SSL",
+                "kafka_sasl_mechanism": "OAUTHBEARER",
+                "kafka_oauth_token_url": "https://i/t",
+            },
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.token.endpoint.url": "https://i/t",
+            },
+            id="tokens",
+        ),
+    ],
+)
+def test_security_settings_of_kafka_reach_librdkafka(settings: dict[str, Any], expected: dict[str, str]) -> None:
+    assert connection(ProjectorSettings(kafka_bootstrap_servers="k:9093", **settings)) == BROKER | expected
 
 
 DECODERS = {name: msgspec.json.Decoder(struct) for name, struct in event_types().items()}

@@ -57,15 +57,16 @@ def broken(page: Path, text: str) -> list[str]:
     text = _FENCED.sub("", text)
     links = [link for link in _LINK.findall(text) if "://" not in link]
     paths = [path for path in _CODE.findall(text) if is_path(path)]
-    return [link for link in links if not is_there(link, page.parent) or not has_section(link, page)] + [
+    return [link for link in links if not leads_somewhere(link, page)] + [
         path for path in paths if not is_there(path, ROOT) and not is_there(path, page.parent)
     ]
 
 
-def has_section(link: str, page: Path) -> bool:
-    """Returns whether the page that a link names has the section after its `#`."""
+def leads_somewhere(link: str, page: Path) -> bool:
+    """Returns whether there is what a link of a page names, and in it the section after its `#`."""
     name, _, section = link.partition("#")
-    return not section or section in sections(page.parent / name if name else page)
+    named = page.parent / name if name else page
+    return named.exists() and (not section or section in sections(named))
 
 
 def sections(page: Path) -> set[str]:
@@ -82,11 +83,9 @@ def is_path(code: str) -> bool:
 
 def is_there(path: str, folder: Path) -> bool:
     """`folder` is what the path is relative to. `*` stands for any text, and `::name` for a function in the file."""
-    name, _, function = path.partition("#")[0].partition("::")
-    found = list(folder.glob(name)) if "*" in name else [folder / name]
-    if function:
-        return any(each.is_file() and re.search(rf"def {function}\(", each.read_text("utf-8")) for each in found)
-    return any(each.exists() for each in found)
+    name, _, function = path.partition("::")
+    found = folder.glob(name.rstrip("/"))
+    return any(not function or f"def {function}(" in each.read_text("utf-8") for each in found)
 
 
 def test_every_link_and_path_names_a_file() -> None:

@@ -10,7 +10,7 @@ import struct
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from math import inf
 from typing import Any
@@ -89,19 +89,30 @@ def said(found: Record) -> str:
 
 
 @pytest.mark.parametrize(
-    ("headers", "names"),
+    ("sent", "value", "kept"),
     [
-        pytest.param([(b"\xff\xfe", b"x")], [], id="a name that is not UTF-8"),
-        pytest.param([(b"", None)], [], id="an empty name"),
-        pytest.param([(b"ce_id", None), (b"\xc0", None)], ["ce_id"], id="the second name is not UTF-8"),
-        pytest.param([(b"h%d" % number, b"") for number in range(MAX_HEADERS)], [], id="as many as there may be"),
+        pytest.param([(b"\xff\xfe", b"x")], b"value", (), id="a name that is not UTF-8"),
+        pytest.param([(b"", None)], b"value", (), id="an empty name"),
+        pytest.param(
+            [(b"ce_id", None), (b"\xc0", None)], b"value", (("ce_id", None),), id="the second name is not UTF-8"
+        ),
+        pytest.param([(b"h%d" % number, b"") for number in range(MAX_HEADERS)], b"", (), id="as many as there may be"),
+        pytest.param(
+            [(b"ce_id", b"%d" % number) for number in range(MAX_HEADERS)],
+            b"value",
+            (("ce_id", b"%d" % (MAX_HEADERS - 1)),),
+            id="of one that comes often, the last counts, so that it takes little memory",
+        ),
+        pytest.param([], bytes(MAX_RECORD_BYTES), (), id="a value of the largest size"),
     ],
 )
-def test_headers_of_records(headers: Sequence[Header], names: list[str]) -> None:
+def test_headers_and_values_that_are_good(
+    sent: Sequence[Header], value: bytes, kept: tuple[tuple[str, bytes | None], ...]
+) -> None:
     """A header that is not ours is ignored, and the records around it are there."""
-    records, _ = unpack(batch([THREE[0], record(1, b"key", b"value", headers), THREE[2]], codec=ZSTD))
+    records, _ = unpack(batch([THREE[0], record(1, b"k" * 200, value, sent), THREE[2]], codec=ZSTD))
     assert [found.problem for found in records] == [None, None, None]
-    assert [name for name, _ in records[1].headers] == names
+    assert records[1].headers == kept
     assert records[2].key == b"key 2"
 
 
@@ -131,11 +142,6 @@ def test_a_bad_record_between_good_ones(bad: bytes, problem: str, codec: int) ->
     assert after == 3
 
 
-def test_a_value_of_the_largest_size_is_good() -> None:
-    [found], _ = unpack(batch([record(0, b"k" * 200, bytes(MAX_RECORD_BYTES))]))
-    assert not found.problem
-
-
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD, 5, 7])
 @pytest.mark.parametrize("content", [b"", b"\x00", b"garbage" * 10, bytes(1000), b"\x82SNAPPY\x00" + b"\xff" * 100])
 def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None:
@@ -149,30 +155,35 @@ def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None
     assert after == 9
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_the_memory_for_a_batch_is_limited(codec: int) -> None:
-    data = batch([record(0, b"k", bytes(6 * MAX_BATCH_BYTES))], codec=codec)
-    tracemalloc.start()
-    try:
-        [found], after = unpack(data)
-        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_BATCH_BYTES
-    finally:
-        tracemalloc.stop()
-    assert "cannot be decompressed" in said(found)
-    assert after == 1
+def one_that_is_too_large() -> list[bytes]:
+    return [record(0, b"k", bytes(6 * MAX_BATCH_BYTES))]
+
+
+def many_with_many_headers() -> list[bytes]:
+    return [record(offset, b"k", None, [(b"", None)] * 3_000) for offset in range(200)]
 
 
 @pytest.mark.heavy
-def test_a_batch_of_records_with_many_headers_takes_little_memory() -> None:
-    data = batch([record(offset, b"k", None, [(b"", None)] * 3_000) for offset in range(200)], codec=ZSTD)
+@pytest.mark.parametrize(
+    ("codec", "records", "most", "problem"),
+    [
+        *((codec, one_that_is_too_large, 3 * MAX_BATCH_BYTES, "cannot be decompressed") for codec in CODECS[1:]),
+        (ZSTD, many_with_many_headers, MAX_BATCH_BYTES, "the record has 3,000 headers, more than 100"),
+    ],
+)
+def test_the_memory_for_a_batch_is_limited(
+    codec: int, records: Callable[[], list[bytes]], most: int, problem: str
+) -> None:
+    content = records()
+    data = batch(content, codec=codec)
     tracemalloc.start()
     try:
-        records, _ = unpack(data)
-        assert tracemalloc.get_traced_memory()[1] < MAX_BATCH_BYTES
+        found, after = unpack(data)
+        assert tracemalloc.get_traced_memory()[1] < most
     finally:
         tracemalloc.stop()
-    assert {said(found) for found in records} == {"the record has 3,000 headers, more than 100"}
+    assert all(problem in said(each) for each in found)
+    assert len(found) == after == len(content)
 
 
 def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
@@ -186,20 +197,18 @@ def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     return found
 
 
-def test_a_poll_is_limited_by_bytes() -> None:
-    large = [record(offset, b"k", bytes(MAX_RECORD_BYTES)) for offset in range(8)]
-    found = polls(b"".join(batch(large, codec=ZSTD, base=8 * number) for number in range(10)), unpacker(), 5000)
-    assert all(len(records) <= MAX_POLL_BYTES // MAX_RECORD_BYTES for records in found)
-    assert [record.offset for records in found for record in records] == list(range(80))
-
-
-def test_a_poll_is_limited_by_bytes_whatever_is_wrong() -> None:
-    """Batches that are too large to be decompressed cost as much as those that can be."""
-    bomb = bytes(MAX_BATCH_BYTES + 1)
-    data = b"".join(batch([bomb], codec=ZSTD, base=number) for number in range(20))
-    found = polls(data, unpacker(), 5000)
-    assert all(len(records) <= MAX_POLL_BYTES // MAX_BATCH_BYTES for records in found)
-    assert sum(map(len, found)) == 20
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        pytest.param(8, MAX_RECORD_BYTES, id="large records"),
+        pytest.param(1, MAX_BATCH_BYTES, id="batches that are too large to be decompressed cost as much"),
+    ],
+)
+def test_a_poll_is_limited_by_bytes(count: int, size: int) -> None:
+    large = [record(offset, b"k", bytes(size)) for offset in range(count)]
+    found = polls(b"".join(batch(large, codec=ZSTD, base=count * number) for number in range(20)), unpacker(), 5000)
+    assert all(len(records) <= MAX_POLL_BYTES // size for records in found)
+    assert [record.offset for records in found for record in records] == list(range(20 * count))
 
 
 @pytest.mark.parametrize(
@@ -284,23 +293,26 @@ def test_times_of_records(time: int, expected: int) -> None:
     assert [found.timestamp for found in records] == [expected, expected]
 
 
-def test_aborted_transactions_are_left_out() -> None:
-    data = batch(THREE, attributes=TRANSACTIONAL, producer=7)
-    for key, kept in ((b"\0\0\0\0", 0), (b"\0\0\0\1", 3)):
-        marker = batch([record(0, key, None)], attributes=TRANSACTIONAL | CONTROL, producer=7, base=3)
-        again = batch(THREE, attributes=TRANSACTIONAL, producer=7, base=4)
-        aborted = [(7, 0)]
-        found = fetched(data + marker + again, 0, None, aborted)
-        assert len(list(chain.from_iterable(found.pieces()))) == (3 if key[-1] == 0 else 0), kept
-        assert found.next_offset == 7
+ABORT = record(0, b"\0\0\0\0", None)
 
 
-def test_control_batches_are_skipped_whatever_they_contain() -> None:
-    for content in (record(0, b"", None), record(0, b"\x00\x00\x00\x00", None), b"\x02\x00"):
-        marker = batch([content], attributes=0b110000, producer=7, base=3)
-        records, after = unpack(batch(THREE) + marker + batch(THREE, base=4))
-        assert len(records) == 6
-        assert after == 7
+@pytest.mark.parametrize(
+    ("attributes", "content", "aborted", "kept"),
+    [
+        pytest.param(TRANSACTIONAL, ABORT, [(7, 0)], 3, id="what was aborted is left out, and what comes later is not"),
+        pytest.param(TRANSACTIONAL, record(0, b"\0\0\0\1", None), [(7, 0)], 0, id="a commit ends no aborted one"),
+        pytest.param(0, record(0, b"", None), [], 6, id="a marker without a key"),
+        pytest.param(0, ABORT, [], 6, id="a marker of nothing"),
+        pytest.param(0, b"\x02\x00", [], 6, id="a marker that cannot be read"),
+    ],
+)
+def test_transactions(attributes: int, content: bytes, aborted: list[tuple[int, int]], kept: int) -> None:
+    """Markers are skipped whatever they contain."""
+    before = batch(THREE, attributes=attributes, producer=7)
+    marker = batch([content], attributes=TRANSACTIONAL | CONTROL, producer=7, base=3)
+    found = fetched(before + marker + batch(THREE, attributes=attributes, producer=7, base=4), aborted=aborted)
+    assert len(list(chain.from_iterable(found.pieces()))) == kept
+    assert found.next_offset == 7
 
 
 def test_what_is_read_in_part_is_freed_at_once() -> None:
@@ -316,13 +328,6 @@ def test_what_is_read_in_part_is_freed_at_once() -> None:
         assert alive() is None
     finally:
         gc.enable()
-
-
-def test_of_a_header_that_comes_often_the_last_one_counts() -> None:
-    """So the headers of a record take little memory, whatever is sent."""
-    headers: list[Header] = [(b"ce_id", b"%d" % number) for number in range(MAX_HEADERS)]
-    [found], _ = unpack(batch([record(0, b"k", b"v", headers)]))
-    assert found.headers == (("ce_id", b"%d" % (MAX_HEADERS - 1)),)
 
 
 def test_small_records_count_with_what_they_take_in_memory() -> None:
@@ -347,17 +352,21 @@ class Brokers:
     def __init__(self, *answers: Answer | Exception) -> None:
         self._answers = list(answers)
         self.asked: list[int] = []
+        self.wanted: list[dict[int, int]] = []
+        self.silent = asyncio.Event()
         self.cluster = self
 
     async def send(self, node: int, request: FetchRequest, **_group: int) -> FetchResponse_v11:
-        if not self._answers:
-            await asyncio.Event().wait()
-        self.asked.append(node)
+        """Note what is asked for. Behind the last answer, this is all that happens."""
         sent: Any = request.build(FetchRequest_v11)
         assert sent.rack_id == RACK
-        assert [(topic, [each[2] for each in partitions]) for topic, partitions in sent.topics] == [
-            (PARTITION.topic, [FIRST])
-        ], "the position has not changed"
+        [(_, partitions)] = sent.topics
+        self.wanted.append({number: offset for number, _, offset, *_ in partitions})
+        if not self._answers:
+            self.silent.set()
+            await asyncio.Event().wait()
+        assert {*self.wanted[-1].values()} == {FIRST}, "the position has not changed"
+        self.asked.append(node)
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -422,34 +431,15 @@ async def test_the_leader_is_asked_again_after_a_while(monkeypatch: pytest.Monke
     assert await asked(Brokers(ASK_THE_REPLICA, RECORDS)) == [LEADER, LEADER]
 
 
-class TwoPartitions(Brokers):
-    """A broker that has a record of `PARTITION`, and then nothing. It notes what it is asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wanted: list[dict[int, int]] = []
-        self.waiting = asyncio.Event()
-
-    async def send(self, node: int, request: FetchRequest, **_group: int) -> FetchResponse_v11:  # noqa: ARG002
-        sent: Any = request.build(FetchRequest_v11)
-        [(topic, partitions)] = sent.topics
-        self.wanted.append({number: offset for number, _, offset, *_ in partitions})
-        if len(self.wanted) > 1:
-            self.waiting.set()
-            await asyncio.Event().wait()
-        _, _, data = RECORDS
-        return FetchResponse_v11(0, 0, 0, [(topic, [(PARTITION.partition, 0, 9, 9, 0, [], NOBODY, data)])])
-
-
 async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes_next() -> None:
     """Otherwise a record that comes meanwhile would wait for the answer of a request that does not ask for it."""
-    broker = TwoPartitions()
+    broker = Brokers(RECORDS)
     fetcher = fetcher_of(broker)
     fetcher.seek(PARTITION, FIRST)
     fetcher.seek(Partition(PARTITION.topic, 1), FIRST)
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert [*await fetcher.poll(10, PATIENCE_SECONDS)] == [PARTITION]
-        await broker.waiting.wait()
+        await broker.silent.wait()
     await fetcher.close()
     assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]
 

@@ -4,7 +4,7 @@ what is not valid, or declared and not used). Pages show no figure that `make be
 """
 
 import re
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any
 
 import jsonschema_rs
@@ -119,29 +119,30 @@ def answer(path: str, method: str, status: int) -> dict[str, Any]:
     return resolved(document()["paths"][path][method]["responses"][str(status)])
 
 
-def schema_of(reference: dict[str, Any]) -> dict[str, Any]:
-    return {**reference, "components": document()["components"]}
+def content_of(path: str, status: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the JSON of an answer as it is described, and its schema."""
+    content = answer(path, "get", status)["content"]["application/json"]
+    return content, {**content["schema"], "components": document()["components"]}
 
 
 def test_every_status_of_the_contract_is_described() -> None:
     expected = {200, 304} | {problem.status for problem in PROBLEMS}
-    for path in PATHS:
-        for method in ("get", "head"):
-            assert {int(status) for status in document()["paths"][path][method]["responses"]} == expected
+    for path, method in product(PATHS, ("get", "head")):
+        assert {int(status) for status in document()["paths"][path][method]["responses"]} == expected
 
 
 def test_every_problem_has_an_example() -> None:
     for problem in PROBLEMS:
-        content = answer(LEADS, "get", problem.status)["content"]["application/json"]
+        content, schema = content_of(LEADS, problem.status)
         example = content["examples"][problem.code]["value"]
-        jsonschema_rs.validate(schema_of(content["schema"]), example)
+        jsonschema_rs.validate(schema, example)
         assert (example["error"], example["status"]) == (problem.code, problem.status)
 
 
 def test_the_example_of_a_record_is_valid() -> None:
     for path in PATHS:
-        content = answer(path, "get", 200)["content"]["application/json"]
-        jsonschema_rs.validate(schema_of(content["schema"]), content["example"], validate_formats=True)
+        content, schema = content_of(path, 200)
+        jsonschema_rs.validate(schema, content["example"], validate_formats=True)
 
 
 @pytest.mark.parametrize(

@@ -198,8 +198,17 @@ _MOST_PLAIN, _MOST_OF_A_STEP = 3.0, 1.5
 docs/events.md, 1.8 times as much is 50 ms."""
 
 
-def too_long(took: Callable[[Worst, Message], float], most: float) -> dict[str, float]:
-    """Returns the inputs of records that take `most` times as long as the plain record, and how many times."""
+@pytest.mark.parametrize(
+    ("took", "most"),
+    [
+        pytest.param(seconds, _MOST_PLAIN, id="what all of it costs"),
+        pytest.param(
+            lambda _, message: longest_step(message.record()), _MOST_OF_A_STEP, id="how long it holds the event loop"
+        ),
+    ],
+)
+def test_no_record_takes_much_longer_than_a_plain_one(took: Callable[[Worst, Message], float], most: float) -> None:
+    """It names the inputs that do, and how many times as long they take."""
     plain = Worst("plain", lambda _: PLAIN, OF_RECORDS[0].run)
     found: dict[str, float] = {}
     for worst in OF_RECORDS:
@@ -209,12 +218,4 @@ def too_long(took: Callable[[Worst, Message], float], most: float) -> dict[str, 
             if min(ratios) < most:
                 break
         found[worst.name] = min(ratios)
-    return {name: ratio for name, ratio in found.items() if ratio >= most}
-
-
-def test_no_record_costs_much_more_than_a_plain_one() -> None:
-    assert too_long(seconds, _MOST_PLAIN) == {}
-
-
-def test_no_step_of_a_record_holds_the_event_loop_for_long() -> None:
-    assert too_long(lambda _, message: longest_step(message.record()), _MOST_OF_A_STEP) == {}
+    assert {name: ratio for name, ratio in found.items() if ratio >= most} == {}

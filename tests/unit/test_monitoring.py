@@ -361,20 +361,19 @@ def test_alerts_and_problems_have_sections_in_the_runbook() -> None:
     assert [kind for kind in metrics.PROBLEM_LABELS if f"\n### {kind}\n" not in runbook] == []
 
 
-def test_the_dashboard_shows_every_metric_and_nothing_else() -> None:
-    panels = dashboard(OPTIONS.labels)["panels"]
-    assert {panel["title"] for panel in panels} >= {metric.name for metric in metrics.ALL}
-    expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    assert [name for expression in expressions for name in unknown(expression)] == []
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+@pytest.mark.parametrize("labels", [OPTIONS.labels, ("region", "stage")])
+def test_the_dashboard_shows_every_metric_and_nothing_else(labels: tuple[str, ...]) -> None:
+    """It has a variable for each label, which each panel compares."""
+    shown = dashboard(labels)
+    assert [variable["name"] for variable in shown["templating"]["list"]] == ["datasource", *labels]
+    compared = ", ".join(f'{label}=~"${label}"' for label in labels)
+    found = {panel["title"] for panel in shown["panels"]}
+    assert found >= {metric.name for metric in metrics.ALL}
+    for expression in (target["expr"] for panel in shown["panels"] for target in panel.get("targets", ())):
+        assert f"{{{compared}}}" in expression
+        assert unknown(expression.replace(f"{{{compared}}}", "")) == []
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in shown["panels"]]
     assert len(set(places)) == len(places)
-
-
-def test_the_dashboard_has_a_variable_for_each_label() -> None:
-    shown = dashboard(("region", "stage"))
-    assert [variable["name"] for variable in shown["templating"]["list"]] == ["datasource", "region", "stage"]
-    expressions = [target["expr"] for panel in shown["panels"] for target in panel.get("targets", ())]
-    assert [it for it in expressions if '{region=~"$region", stage=~"$stage"}' not in it] == []
 
 
 def test_names_and_units_are_those_of_prometheus() -> None:

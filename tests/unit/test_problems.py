@@ -320,18 +320,6 @@ def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
     assert "LEADVIEW_REDIS_URL" not in wrong(survey(redis(empty=True), kafka()))[0].advice
 
 
-def shards(*filled: bool) -> RedisPart:
-    found = control.record_of(control.state_of(copies=tuple("abc")), {LEADS: 5})
-    copies = {
-        tag: msgspec.structs.replace(copy, filled=copy.filled if is_filled else ())
-        for (tag, copy), is_filled in zip(found.copies.items(), filled, strict=True)
-        if copy
-    }
-    servers = {tag: f"10.0.0.1:{7000 + number}" for number, tag in enumerate(copies)}
-    memory = [Memory(1, 0, "noeviction")] * 3
-    return RedisPart(msgspec.structs.replace(found, copies=copies), 0, memory, [projector()], servers)
-
-
 @pytest.mark.parametrize(
     ("filled", "said", "advised"),
     [
@@ -350,7 +338,7 @@ def shards(*filled: bool) -> RedisPart:
     ],
 )
 def test_shards_are_named(filled: tuple[bool, ...], said: str, advised: str) -> None:
-    [problem] = wrong(survey(shards(*filled), kafka()))
+    [problem] = wrong(survey(troubled.shards(*filled), kafka()))
     assert problem.what == said
     assert problem.advice.startswith(advised)
 

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leadview.redis.access import Address, access
@@ -154,28 +154,16 @@ def test_tls() -> None:
         pytest.param(RedisSettings(redis_url="redis://r?db=x"), "LEADVIEW_REDIS_URL", id="not a number"),
         pytest.param(RedisSettings(redis_url="redis://r/leads"), "LEADVIEW_REDIS_URL", id="a name as database"),
         pytest.param(RedisSettings(redis_url="redis://r:99999"), "LEADVIEW_REDIS_URL", id="not a port"),
+        pytest.param(RedisSettings(redis_url="http://secret@r"), "it begins with", id="an invalid URL is not shown"),
     ],
 )
 def test_refused(settings: RedisSettings, named: str) -> None:
-    with pytest.raises(AddressError, match=named):
+    with pytest.raises(AddressError, match=named) as raised:
         address(settings)
-
-
-def test_an_invalid_url_is_not_shown() -> None:
-    with pytest.raises(AddressError, match="it begins with") as raised:
-        access(RedisSettings(redis_url="http://secret@r"))
     assert "secret" not in str(raised.value)
 
 
-WORDS = st.lists(st.binary(max_size=40), min_size=1)
-
-
-@given(WORDS)
+@given(st.lists(st.binary(max_size=40), min_size=1))
+@example([b"SET", *(b"x" * length for length in (0, 9, 10, 4095, 4096, 1_048_576))])
 def test_it_packs_as_hiredis_does(words: list[bytes]) -> None:
-    assert pack_bytes(words) == pack((*words,))
-
-
-@pytest.mark.parametrize("length", [0, 9, 10, 4095, 4096, 1_048_576])
-def test_words_of_any_length(length: int) -> None:
-    words = [b"SET", b"x" * length]
     assert pack_bytes(words) == pack((*words,))

@@ -27,9 +27,19 @@ from schemas.settings import (
 )
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_an_empty_environment_gives_the_defaults(process: type[RedisSettings]) -> None:
-    assert load(process, {"PATH": "/bin"}) == process()
+@pytest.mark.parametrize(
+    ("process", "environment"),
+    [
+        *(pytest.param(process, {"PATH": "/bin"}, id=f"nothing, {process.__name__}") for process in PROCESSES),
+        pytest.param(
+            ApiSettings, {"LEADVIEW_GROUP_ID": "other", "LEADVIEW_TEST_ANYTHING": "1"}, id="settings of others"
+        ),
+    ],
+)
+def test_an_environment_without_its_settings_gives_the_defaults(
+    process: type[RedisSettings], environment: dict[str, str]
+) -> None:
+    assert load(process, environment) == process()
 
 
 @pytest.mark.parametrize(
@@ -46,6 +56,10 @@ def test_an_empty_environment_gives_the_defaults(process: type[RedisSettings]) -
         pytest.param(ProjectorSettings, "REDIS_PASSWORD", "123", "123", id="text of digits"),
         pytest.param(ProjectorSettings, "KAFKA_SASL_PASSWORD", "null", "null", id="text that looks like null"),
         pytest.param(ProjectorSettings, "TOPIC_PREFIX", "eu.crm.", "eu.crm.", id="text"),
+        *(
+            pytest.param(ProjectorSettings, "KAFKA_BOOTSTRAP_SERVERS", text, text, id=f"brokers: {text}")
+            for text in ("h", "h:9092", "a:1,b:2", "a:1, b:2", "[::1]:9092", "10.0.0.1:9092")
+        ),
     ],
 )
 def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, expected: object) -> None:
@@ -180,16 +194,6 @@ def test_what_is_bad_or_unknown_is_named(
     assert [part for part in named if part not in str(error.value)] == []
 
 
-@pytest.mark.parametrize("text", ["h", "h:9092", "a:1,b:2", "a:1, b:2", "[::1]:9092", "10.0.0.1:9092"])
-def test_addresses_of_brokers(text: str) -> None:
-    assert load(ProjectorSettings, {"LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": text}).kafka_bootstrap_servers == text
-
-
-def test_settings_of_another_process_are_not_an_error() -> None:
-    environment = {"LEADVIEW_GROUP_ID": "other", "LEADVIEW_TEST_ANYTHING": "1"}
-    assert load(ApiSettings, environment) == ApiSettings()
-
-
 PARTS = ("Qx", "Zv", "Jk", "Wy")
 HARD_SECRET = "Qx/Zv:Jk@Wy"
 
@@ -318,42 +322,34 @@ def test_both_is_an_error(process: type[RedisSettings], field: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("setting", "name", "content", "said"),
     [
-        pytest.param(None, "the file cannot be read (No such file or directory)", id="missing"),
-        pytest.param(b"", "the file is empty", id="empty"),
-        pytest.param(b"\n", "the file is empty", id="a newline alone"),
-        pytest.param(b"QxZv\xff", "the file is not UTF-8 text", id="not UTF-8"),
-        pytest.param(b"QxZv" * 100_000, "the file is larger than 65536 bytes", id="another file"),
+        pytest.param(
+            "REDIS_PASSWORD", "missing", b"", "the file cannot be read (No such file or directory)", id="missing"
+        ),
+        pytest.param("REDIS_PASSWORD", "", b"", "the file cannot be read (Is a directory)", id="a directory"),
+        pytest.param("REDIS_PASSWORD", "secret", b"", "the file is empty", id="empty"),
+        pytest.param("REDIS_PASSWORD", "secret", b"\n", "the file is empty", id="a newline alone"),
+        pytest.param("REDIS_PASSWORD", "secret", b"QxZv\xff", "the file is not UTF-8 text", id="not UTF-8"),
+        pytest.param(
+            "REDIS_PASSWORD", "secret", b"QxZv" * 100_000, "the file is larger than 65536 bytes", id="another file"
+        ),
+        pytest.param("REDIS_URL", "secret", b"http://u:QxZv@h", "it begins with", id="no URL of Redis"),
     ],
 )
-def test_a_file_without_a_secret_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    if content is not None:
-        file.write_bytes(content)
+def test_a_file_without_a_secret_is_named(setting: str, name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    file = str(tmp_path / name)
     with pytest.raises(SettingsError) as error:
-        load(ApiSettings, {"LEADVIEW_REDIS_PASSWORD_FILE": str(file)})
-    assert f"LEADVIEW_REDIS_PASSWORD_FILE={str(file)!r} is not valid: {said}" in str(error.value)
+        load(ApiSettings, {f"LEADVIEW_{setting}_FILE": file})
+    assert f"LEADVIEW_{setting}_FILE={file!r} is not valid: {said}" in str(error.value)
     assert "QxZv" not in str(error.value)
-
-
-def test_a_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"LEADVIEW_REDIS_PASSWORD_FILE=.* \(Is a directory\)"):
-        load(ApiSettings, {"LEADVIEW_REDIS_PASSWORD_FILE": str(tmp_path)})
 
 
 def test_only_one_newline_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b" a\r \n\n")
     assert read(str(file)) == " a\r \n"
-
-
-def test_a_url_in_a_file_that_is_not_one(tmp_path: Path) -> None:
-    file = tmp_path / "url"
-    file.write_text(f"http://u:{SECRET}@h")
-    with pytest.raises(SettingsError, match=r"LEADVIEW_REDIS_URL_FILE=.* is not valid: it begins with") as error:
-        load(ApiSettings, {"LEADVIEW_REDIS_URL_FILE": str(file)})
-    assert SECRET not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -245,17 +245,24 @@ def test_strict_names_the_nearest_known_field(validated: Validated) -> None:
     assert validated([as_line(TYPO)]) == (0, "1 record: all good\n", "")
     said = "FILE:1: `$.data.event_typ_key` is not a known field: did you mean `event_type_key`?\n"
     assert validated([as_line(TYPO)], "--strict").stdout.startswith(said)
-    both = "$.data.stage", "$.data.colour"  # a bad record may have unknown fields as well
-    for message, paths in ((crm.lead(1, stage="new", colour=1), both), (MISTYPED, ("headers.ce_tiem",))):
-        found = faults_of(validated([as_line(message)], "--strict", "--json"))
-        assert tuple(fault["path"] for fault in found) == paths
 
 
-def test_the_kind_may_be_given(validated: Validated) -> None:
-    tombstone = as_line(crm.tombstone(resources.LEAD))
-    assert faults_of(validated([tombstone], "--json", "--kind", "lead")) == []
-    [fault] = faults_of(validated([tombstone], "--json", "--kind", "organization"))
-    assert fault["path"] == "key"
+@pytest.mark.parametrize(
+    ("message", "paths"),
+    [
+        pytest.param(crm.lead(1, stage="new", colour=1), ["$.data.stage", "$.data.colour"], id="a bad record as well"),
+        pytest.param(MISTYPED, ["headers.ce_tiem"], id="a header"),
+    ],
+)
+def test_strict_finds_unknown_fields(validated: Validated, message: crm.Message, paths: list[str]) -> None:
+    found = faults_of(validated([as_line(message)], "--strict", "--json"))
+    assert [fault["path"] for fault in found] == paths
+
+
+@pytest.mark.parametrize(("kind", "paths"), [("lead", []), ("organization", ["key"])])
+def test_the_kind_may_be_given(validated: Validated, kind: str, paths: list[str]) -> None:
+    done = validated([as_line(crm.tombstone(resources.LEAD))], "--json", "--kind", kind)
+    assert [fault["path"] for fault in faults_of(done)] == paths
 
 
 def test_standard_input_and_several_files(tmp_path: Path) -> None:

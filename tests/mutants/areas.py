@@ -295,6 +295,7 @@ AREAS = (
             "unit/observations",
             "service/verify_access",
             "service/verify",
+            "service/mapping_version",
         ),
     ),
 )

@@ -125,6 +125,36 @@ def test_only_as_called_names_a_program() -> None:
         assert [node.value for node in texts if isinstance(node.value, str) and named.search(node.value)] == [], path
 
 
+def sentences(source: ast.Module) -> Iterator[str]:
+    """The texts of three words or more that are neither documentation, nor logged, nor the message of an error that is
+    raised, nor what a fault says was expected.
+    """
+    ignored = set[ast.AST]()
+    for node in ast.walk(source):
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                ignored.add(node.value)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "defect"))):
+                ignored |= set(ast.walk(node))
+            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "Unavailable" | "TypeError")):
+                ignored |= set(ast.walk(node))
+    for node in ast.walk(source):
+        match node:
+            case ast.Constant(value=str(text)) if node not in ignored and re.search(
+                "[A-Za-z]{2,} [a-z]+ [a-z]{2,}", text
+            ):
+                yield f"line {node.lineno}: {text}"
+
+
+def test_a_line_makes_no_words() -> None:
+    """What it stores and compares are kinds, so that nothing has to take a sentence apart."""
+    modules = "change dead_letter interpret record unknown_fields"
+    paths = [*files("projector/line"), *(ROOT / f"projector/{name}.py" for name in modules.split())]
+    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in sentences(tree(path))]
+    assert found == [], "give it a kind, and say it in schemas/words.py"
+    assert list(sentences(ast.parse('x = f"{a} of the last {b} records"; raise BadRecord("the JSON is nested")')))
+
+
 def lists_of_kinds(source: ast.Module) -> Iterator[str]:
     """The literal lists, tuples, sets and dictionaries in a source that name two kinds of entity or more."""
     for node in ast.walk(source):

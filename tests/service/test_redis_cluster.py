@@ -19,6 +19,7 @@ from projector.errors import Refused
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
 from projector.record import Partition
+from projector.redis import servers
 from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import mint, organization_tag
@@ -186,6 +187,22 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(cluster_store: Sto
         client.flushall()
     assert await again.positions(AT) == {AT: None}
     assert not (await copies.current(cluster_store)).serves
+
+
+async def test_a_slot_that_moved_is_noticed_without_a_redirection(
+    cluster_store: Store, cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The map as a whole is read again only if it is outdated: until then, a shard could lack a copy."""
+    monkeypatch.setattr(servers, "_MAP_SECONDS", 3600.0)
+    monkeypatch.setattr(servers, "_SHORTEST_MAP_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "_LOOK_SECONDS", 0.0)
+    before = await cluster_store.shards()
+    cluster.move_slot(HOME, other_than(cluster, cluster.owner(HOME)))
+    await eventually(lambda: _differ(cluster_store, before), "it has another map")
+
+
+async def _differ(store: Store, before: list[frozenset[int]]) -> bool:
+    return set(await store.shards()) != set(before)
 
 
 async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(

@@ -151,6 +151,7 @@ AREAS = (
             "unit/compression",
             "unit/scripts",
             "service/lua_documents",
+            "service/lua_access",
             "service/lead_updates",
             "service/redis_faults",
             "service/redis_sentinel",

@@ -206,7 +206,7 @@ async def _differ(store: Store, before: list[frozenset[int]]) -> bool:
 
 
 async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(
-    cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+    cluster_store: Store, cluster: RedisCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither by the projector nor by the API."""
     other = other_than(cluster, cluster.owner(HOME))
@@ -214,6 +214,7 @@ async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(
     with pytest.raises(Refused, match=r"write redis\+cluster://"):
         await store.check()
     await store.close()
+    await cluster_store.check()
     with running_api(patient(other.url), ready=False) as api:
         await eventually(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
         assert api.get(LEADS + crm.LEAD, key=mint(crm.ORGANIZATION)).status == 503

@@ -117,8 +117,11 @@ Found = tuple[str, str, tuple[str, ...]]
 
 
 def differences(report: dict[str, Any]) -> set[Found]:
-    """Returns the examples of the report, which must be all that it counted: it keeps ten at most."""
+    """Returns the examples of the report, which must be all that it counted: it keeps ten at most. All are of one
+    organization.
+    """
     found = {(each["kind"], each["id"], tuple(each["fields"])) for each in report["examples"]}
+    assert {each["organization"] for each in report["examples"]} == {OTHER}
     assert len(found) == report["differences"] == report["missing"] + report["extra"] + report["changed"]
     return found
 

@@ -237,6 +237,8 @@ def test_partitions_that_belong_to_nobody(writers: list[Writer], expected: list[
     assert kinds(lasting, at_once, line) == []
     later = taken(UNOWNED_SECONDS + 1, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
     assert kinds(lasting, later, line) == expected
+    unknown = taken(2 * UNOWNED_SECONDS + 2, None, redis({FIRST: 5, SECOND: 7}, *writers))
+    assert "no_partitions" not in kinds(lasting, unknown, line), "nobody knows what partitions there are"
 
 
 def measured(watch: Watch) -> dict[str, float]:

@@ -370,6 +370,13 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(
     )
 
 
+async def test_a_drop_that_is_begun_again_changes_nothing(projection: Projection) -> None:
+    record, filling = await control.with_next(projection.store)
+    begun = await generations.retire(projection.store, record, filling)
+    assert begun.state.dropping == (filling,)
+    assert (await generations.retire(projection.store, begun, filling)).stamp == begun.stamp
+
+
 async def test_a_rebuild_that_another_operator_began_is_joined(projection: Projection) -> None:
     """Any other change of the control record meanwhile is a conflict."""
     before = await control.complete(projection.store)

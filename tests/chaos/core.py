@@ -335,12 +335,12 @@ class Writer(Repeating):
 
 
 def first(organization: str = crm.ORGANIZATION, *, leads: int, contacts: int) -> list[Message]:
-    """Returns the organization with its keys, and so many leads and contacts of it."""
+    """Returns the organization with its keys, and this number of its leads and contacts."""
     return messages(Core(1, [organization], leads=leads, contacts=contacts).first())
 
 
 def writer_to(leadview: Leadview, rate: float = 0.0, *, leads: int, contacts: int) -> Writer:
-    """Returns a writer that has published an organization, with so many leads and contacts, and may start."""
+    """Returns a writer that has published an organization, with this number of leads and contacts, and may start."""
     core = Core(1, [crm.ORGANIZATION], leads=leads, contacts=contacts, calm=True)
     writer = Writer(Stage(leadview), core, rate, waits=True)
     writer.publish(core.first())

@@ -100,7 +100,7 @@ async def test_a_command_that_cannot_be_packed_is_not_queued(server: Server, bad
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_pipelines_and_calls_may_share_a_connection(server: Server, seed: int) -> None:
-    """Each caller has its own replies, errors among them, whoever else gave up, and however the bytes arrive."""
+    """Each caller has its own replies, errors among them, even if others gave up, and however the bytes arrive."""
     chance = random.Random(seed)
     asked: list[tuple[asyncio.Future[Any], Any]] = []
     replies = b""

@@ -198,7 +198,7 @@ def test_what_changes_while_it_is_read(
 
 
 def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Records) -> None:
-    """Whoever waits for a large value gets 503."""
+    """A caller that waits for a large value gets 503."""
     caller = records.caller(key_limit=(1_000_000, 1), organization_limit=(1_000_000, 1))
     lead = records.lead(caller.organization_id, text())
     with running_api(ApiSettings(redis_url=proxy.url)) as api:
@@ -261,7 +261,7 @@ async def test_large_values_on_their_way_are_few(redis_server: RedisService, rec
             other = asyncio.create_task(link.read_large(b"b", name, None))
             await eventually(lambda: link.in_flight == LARGE_EACH + 1, "another one's is sent")
             calls[0].cancel()
-            await link.connection.call((b"PING",))  # whoever may go next would have been sent by then
+            await link.connection.call((b"PING",))  # the next caller would have been sent by then
             assert link.in_flight == LARGE_EACH + 1, "what was sent is still on its way"
             proxy.faults = Faults()
             for parts, _ in await asyncio.gather(other, *calls[1:]):

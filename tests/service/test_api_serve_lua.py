@@ -167,8 +167,8 @@ def test_the_answers_and_what_is_charged(
     lead: bytes | None,
     tags: list[bytes],
 ) -> None:
-    """The key expires in so many milliseconds by the clock of Redis, and never with 0; None: there is no key. The lead
-    has this state, and is not there with an empty one.
+    """The key expires after `expires_in` milliseconds by the clock of Redis, and never with 0; None: there is no key.
+    The lead has this state, and is not there with an empty one.
     """
     caller = Caller()
     if expires_in is not None:

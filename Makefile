@@ -21,7 +21,7 @@ LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --gene
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run unit test test-long test-images troubles clients browser screenshots wire docs docs-test lint check \
-	bench chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling ci-fuzz
+	bench chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -192,13 +192,10 @@ release: .venv/dev.stamp $(KUBERNETES)/bin/kustomize
 	@$(BIN)/python -m deploy.release $(ARGS)
 
 # All that a change must pass, as .ci/run runs it.
-ci: test test-long troubles test-images clients docs-test lint wire browser kubernetes ci-release model ci-rolling ci-fuzz
+ci: test test-long troubles test-images clients docs-test lint wire browser kubernetes ci-release model ci-rolling fuzz
 
 ci-rolling: ARGS = --redis-timeout 5
 ci-rolling: rolling
-
-ci-fuzz: ARGS = kafka events http --seconds 60
-ci-fuzz: fuzz
 
 ci-release: ARGS = build
 ci-release: release

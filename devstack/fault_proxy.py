@@ -33,7 +33,7 @@ class Faults(Struct, frozen=True):
     """Whether slices and delays apply to requests as well."""
     end_after: int | None = None
     """End a connection after this number of bytes to its client."""
-    end: Literal["reset", "close", "stall"] = "reset"
+    end: Literal["reset", "close"] = "reset"
     stalled: bool = False
     """Nothing goes through in either direction, and nothing is closed. New connections are accepted."""
     refusing: bool = False
@@ -127,7 +127,8 @@ class FaultyProxy:
                 if faults.end_after is not None:
                     size = min(size, faults.end_after - sent)
                 if size <= 0:
-                    await self._end(faults, writer)
+                    if faults.end == "reset":
+                        _reset(writer)
                     return
                 writer.write(piece[:size])
                 await writer.drain()
@@ -140,13 +141,6 @@ class FaultyProxy:
             writer.write(request[: faults.slice_bytes])
             await writer.drain()
             request = request[faults.slice_bytes :]
-
-    async def _end(self, faults: Faults, writer: asyncio.StreamWriter) -> None:
-        if faults.end == "reset":
-            _reset(writer)
-        elif faults.end == "stall":
-            while not writer.is_closing() and self.faults.end == "stall":  # noqa: ASYNC110 - set from other threads
-                await asyncio.sleep(0.005)
 
     async def _while_stalled(self) -> None:
         while self.faults.stalled:  # noqa: ASYNC110 - set from other threads

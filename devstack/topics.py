@@ -21,8 +21,12 @@ def admin(bootstrap_servers: str) -> AdminClient:
     )
 
 
-def create_topic(client: AdminClient, name: str, partitions: int, *, replicas: int = 1, compacted: bool = True) -> None:
-    """Create the topic. An existing topic is not changed. Raises KafkaException."""
+def create_topic(
+    client: AdminClient, name: str, partitions: int, *, replicas: int = -1, compacted: bool = True
+) -> None:
+    """Create the topic. An existing topic is not changed. `replicas`: -1 is the brokers' own number. Raises
+    KafkaException.
+    """
     policy = "compact" if compacted else "delete"
     topic = NewTopic(name, partitions, replicas, config={"cleanup.policy": policy})
     created = client.create_topics([topic], operation_timeout=_TIMEOUT_SECONDS)

@@ -35,10 +35,10 @@ def topic_recreated(world: World, random: Random) -> Iterator[None]:
             world.recreate_topic(kind)
             if kind is resources.LEAD:  # dead letters with offsets of the former topic
                 world.client.delete(names.DEAD_LETTERS)
-                world.bad_keys.clear()
+                world.leadview.topics.bad_keys.clear()
             world.wait_until(lambda: world.leadview.caught_up(kind), "it is read from the beginning")
             world.accept_bad_records()
-        for words in (["rebuild", "--max-latency", "0"], ["promote", "--force"], ["drop"]):
+        for words in (["rebuild"], ["promote", "--force"], ["drop"]):
             done = world.command(*words)
             assert done.status == 0, f"{words}: {done.stdout}{done.stderr}"
         world.lost(began_at, -inf)
@@ -61,7 +61,6 @@ def coordinator_killed(world: World, random: Random) -> Iterator[None]:
 
 @contextmanager
 def _broker_killed(world: World, node: int) -> Iterator[None]:
-    assert world.brokers is not None
     world.brokers.kill(node - 1)
     yield
     world.brokers.restart(node - 1)
@@ -70,7 +69,6 @@ def _broker_killed(world: World, node: int) -> Iterator[None]:
 
 @contextmanager
 def coordinator_paused(world: World, random: Random) -> Iterator[None]:
-    assert world.brokers is not None
     group = world.leadview.group + random.choice(["", ".access"])
     node = brokers.coordinator(world.leadview.kafka.bootstrap_servers, group) - 1
     world.brokers.pause(node)

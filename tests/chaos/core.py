@@ -37,7 +37,7 @@ _BAD_SHARE = 0.004
 _HOSTILE_SHARE = 0.25
 """Of bad records."""
 _TICK_SECONDS = 0.05
-MAX_BEHIND = 500
+_MAX_BEHIND = 500
 _WORK_SECONDS, _REST_SECONDS = (2.0, 12.0), (1.0, 10.0)
 """The writer rests now and then: some holes exist only while nothing is written."""
 
@@ -280,8 +280,6 @@ class Stage:
         self.history = History()
         self.publishing = threading.Lock()
         """Held while something is being published."""
-        self.bad_keys: set[str] = set()
-        """Message keys of all bad records that the topics hold."""
 
 
 class Writer(Repeating):
@@ -291,7 +289,7 @@ class Writer(Repeating):
         self, stage: Stage, core: Core, rate: float, seed: int = 1, *, rests: bool = False, waits: bool = False
     ) -> None:
         """`rests`: now and then, nothing is published. `waits`: nor is it while the projectors are more than
-        `MAX_BEHIND` records behind, because a slow machine would never catch up.
+        `_MAX_BEHIND` records behind, because a slow machine would never catch up.
         """
         super().__init__(_TICK_SECONDS)
         self.stage = stage
@@ -323,10 +321,9 @@ class Writer(Repeating):
                 if change.register:
                     self.bodies.add(change.register, change.value, change.message)
             self.number += len(sent)
-            stage.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
 
     def _work(self) -> None:
-        if self._waits and self.stage.leadview.behind() > MAX_BEHIND:
+        if self._waits and self.stage.leadview.behind() > _MAX_BEHIND:
             return
         self.publish(islice(self._changes, self._each))
         if self._rests and now() > self._rest_at:

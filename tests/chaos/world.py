@@ -72,7 +72,7 @@ class World(Stage):
         hosts: Sequence[str] = (),
         **settings: object,
     ) -> None:
-        self.brokers = brokers
+        self._brokers = brokers
         self._real = kafka.kind != "embedded"
         self._api_redis_timeout = api_redis_timeout
         self.directory = directory
@@ -122,6 +122,11 @@ class World(Stage):
         return self.leadview.redis
 
     @property
+    def brokers(self) -> ApacheKafka:
+        assert self._brokers is not None, "brokers must not be harmed here"
+        return self._brokers
+
+    @property
     def cluster(self) -> RedisCluster:
         assert self._cluster is not None, "Redis is no cluster here"
         return self._cluster
@@ -147,7 +152,7 @@ class World(Stage):
 
     def start(self, partitions: int = 2) -> None:
         """Topics, projectors, the API processes."""
-        if self.brokers:
+        if self._brokers:
             kafka_brokers.compact_often(self.leadview.kafka.bootstrap_servers)
         self.leadview.topics.create(partitions)
         for kind in resources.KINDS:

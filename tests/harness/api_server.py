@@ -1,4 +1,6 @@
-"""The API for tests: in a thread of this process or as a process of its own, called over plain HTTP."""
+"""The API for tests: in a thread of this process or as a process of its own, called over plain HTTP. And its
+connections to Redis alone (`connected`).
+"""
 
 import asyncio
 import http.client

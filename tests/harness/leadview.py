@@ -191,12 +191,14 @@ class Leadview:
         wait_until(lambda: self.has_applied(end_offsets), "the projectors are current", 2 * PATIENCE_SECONDS)
 
     def wait_for_verdict(self, *words: str) -> Finished:
-        """Run `status` until all of these words are in its first line. Its exit code says that something is wrong."""
-        last = self.call("status")
+        """Run `status` until all of these words are in its first line: it waits for Kafka for little more than a
+        second, and a busy machine may need longer. Its exit code says that something is wrong.
+        """
+        last = self.run("status")
 
         def is_said() -> bool:
             nonlocal last
-            last = self.call("status")
+            last = self.run("status")
             return all(word in last.stdout.partition("\n")[0] for word in words)
 
         wait_until(is_said, lambda: f"status says {words}; it said {last.output}")

@@ -52,13 +52,12 @@ def batch(
     codec: int = NONE,
     attributes: int = 0,
     compressed: bytes | None = None,
-    count: int | None = None,
     base: int = 0,
     producer: int = -1,
 ) -> bytes:
     """Returns a batch with a right checksum. `compressed` is written instead of what the codec makes of the records."""
     content = compress(codec, b"".join(records)) if compressed is None else compressed
-    number = len(records) if count is None else count
+    number = len(records)
     after = _AFTER_CRC.pack(attributes | codec, number - 1, 0, 0, producer, -1, -1, number) + content
     body = struct.pack(">ibI", 0, 2, checksum(after)) + after
     return struct.pack(">qi", base, len(body)) + body

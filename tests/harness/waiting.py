@@ -67,12 +67,6 @@ class Stopwatch:
             now = time.monotonic()
             return now - self._began - self._lost - self._delay(now)
 
-    @property
-    def lost(self) -> float:
-        """Seconds since the beginning in which the machine stood still."""
-        with self._lock:
-            return self._lost + self._delay(time.monotonic())
-
     def __enter__(self) -> Self:
         self._began = self._woke_up = time.monotonic()
         self._thread.start()

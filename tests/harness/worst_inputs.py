@@ -8,7 +8,6 @@ import gc
 import gzip
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +41,7 @@ from schemas.settings import ProjectorSettings
 from tests.harness import crm, raw_batches
 from tests.harness.crm import Message
 from tests.harness.generations import ids
+from tests.harness.programs import printed_by
 
 
 class Worst(msgspec.Struct, frozen=True):
@@ -339,10 +339,7 @@ def counted(names_of: Sequence[str], factor: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         counting = ["valgrind", "--tool=callgrind", "--dump-after=getsid", f"--callgrind-out-file={folder}/out"]
         program = [sys.executable, "-m", "tests.harness.worst_inputs", str(factor), *names_of]
-        done = subprocess.run(
-            [*counting, *program], env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        printed_by([*counting, *program], environment=os.environ | {"PYTHONHASHSEED": "0"})
         # A dump each time the program asks for its session: before the first input, and behind each.
         found = [
             int(re.findall(r"^totals: (\d+)", Path(f"{folder}/out.{number}").read_text(), re.MULTILINE)[0])

@@ -61,7 +61,6 @@ class Parts(World):
         )
         stack.enter_context(self)
         self.start(_PARTITIONS)
-        self._brokers = brokers
         upstreams = [f"127.0.0.1:{port}" for port in self.ports]
         variables = {"FRONT_HEALTH_URI": "/readyz", "FRONT_DRAIN_SECONDS": str(_DRAIN_SECONDS)}
         self.fronts = [
@@ -79,7 +78,7 @@ class Parts(World):
 
     def restart_broker(self, index: int) -> None:
         """The next broker may be restarted when this one has all that the others acknowledged."""
-        self._brokers.restart(index)
+        self.brokers.restart(index)
         self.wait_until(self._is_replicated, "every partition has all of its replicas in sync")
         self.catch_up()
 
@@ -137,7 +136,7 @@ class Parts(World):
         return metrics_port.metric(self.api_metrics_ports[number], name) or 0.0
 
     def _is_replicated(self) -> bool:
-        topics = admin(self._brokers.bootstrap_servers).list_topics(timeout=PATIENCE_SECONDS).topics.values()
+        topics = admin(self.brokers.bootstrap_servers).list_topics(timeout=PATIENCE_SECONDS).topics.values()
         partitions = [partition for topic in topics for partition in topic.partitions.values()]
         return all(len(partition.isrs) == len(partition.replicas) for partition in partitions)
 

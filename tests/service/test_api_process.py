@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -190,4 +190,8 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
         workers = descendants(child.pid)
         assert len(workers) >= 2
         child.kill()
-        wait_until(lambda: not any(map(is_alive, workers)), f"the workers are gone: {workers}")
+        try:
+            wait_until(lambda: not any(map(is_alive, workers)), f"the workers are gone: {workers}")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)

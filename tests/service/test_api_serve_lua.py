@@ -177,15 +177,18 @@ def test_the_answers_and_what_is_charged(
     if organization is not None:
         records.organization(caller.organization_id, **organization)
     name = None if lead is None else names.document(resources.LEAD, caller.name, generation(1), str(uuid4()))
+    value = (lead or b"") + bytes(21) + ETAG + bytes(100)
     if name and lead:
-        records.client.set(name, lead + bytes(21) + ETAG + bytes(100))
+        records.client.set(name, value)
     reply = run(records, caller, name, *tags)
     assert reply.status == status
+    assert reply.value == {200: value, 304: b"L" + bytes(21) + ETAG}.get(status, b"")
+    charged = status in (200, 400, 404)
     if status in (401, 403):
         assert reply == Reply(status)
-    if status != 200:
-        assert reply.value == (b"L" + bytes(21) + ETAG if status == 304 else b"")
-    assert records.client.exists(*bucket_names(caller)) == (2 if status in (200, 400, 404) else 0)
+    else:
+        assert (reply.key_remaining, reply.organization_remaining) == (100 - charged, 300 - charged)
+    assert records.client.exists(*bucket_names(caller)) == 2 * charged
 
 
 def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:

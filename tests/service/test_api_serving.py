@@ -13,6 +13,7 @@ from api.redis.servers import Link, OneServer, Servers, servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import Credentials, credentials
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
 from leadview.redis.errors import Unavailable
@@ -24,7 +25,7 @@ from tests.harness import control
 from tests.harness.api_server import connected, patient
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
-from tests.harness.services import RedisService, client_of, empty_redis
+from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import eventually
 
 FIELDS = (b"%d" % LAYOUT, *[generation(1).encode()] * 2, b"ledger")
@@ -62,7 +63,7 @@ def link() -> Link:
         pytest.param({"layout": b"999"}, Unavailable, id="another layout"),
     ],
 )
-async def test_the_live_generation_must_be_filled(
+async def test_what_a_copy_must_say_to_be_served(
     link: Link, fields: dict[str, bytes], refused: type[Unavailable] | None
 ) -> None:
     """What was not complete is not forgotten: the shard has to be asked again, whatever it was before."""
@@ -76,8 +77,9 @@ async def test_the_live_generation_must_be_filled(
         return
     nothing: list[bytes | None] = [None] * 4
     for each, error in ((found, refused), (found, refused), (nothing, Rebuilding)):
-        with pytest.raises(error):
+        with pytest.raises(error) as raised:
             serving.read(link, names.HOME, each)
+        assert type(raised.value) is error
         assert serving.known(link, names.HOME) is None
         assert not serving.ready
 
@@ -95,16 +97,12 @@ def _write(written: list[bytes], write: Callable[[bytes], None], data: bytes) ->
     write(data)
 
 
-@pytest.mark.parametrize("service", ["redis_server", "redis_shards"])
 @pytest.mark.parametrize("size", [10, 60_000])
-async def test_one_request_is_one_write(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, service: str, size: int
-) -> None:
+async def test_one_request_is_one_write(any_redis: RedisService, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Key, access, limits, document and the check of the shard: on one server and on a cluster."""
-    redis: RedisService = request.getfixturevalue(service)
-    settings = patient(redis.url)
+    settings = patient(any_redis.url)
     control.complete_all(settings)  # each shard has its copy of the control record
-    with redis.client() as client:
+    with any_redis.client() as client:
         records = Records(client)
         caller = records.caller()
         lead = records.lead(caller.organization_id, {"pad": "x" * size})
@@ -116,7 +114,6 @@ async def test_one_request_is_one_write(
             monkeypatch.setattr(transport, "write", spied_on)
         assert [await status(store, caller, lead) for _ in range(5)] == [200] * 5
         assert len(written) == 5
-    empty_redis(redis)  # requested by name, so the usual clean-up does not see it
 
 
 async def test_data_as_of_was_known_before_the_document_was_read(redis_server: RedisService) -> None:
@@ -181,15 +178,8 @@ async def test_a_promotion_that_has_reached_one_of_the_copies_of_a_shard(cluster
 )
 async def test_an_outage_is_logged_once(scheme: str, logged: str, caplog: pytest.LogCaptureFixture) -> None:
     """And not at each attempt to connect."""
-    attempts = 0
-
-    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal attempts
-        attempts += 1
-        writer.close()
-
-    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server, opened(ApiSettings(redis_url=f"{scheme}://127.0.0.1:{port}")):
-        await eventually(lambda: attempts > 10, "several attempts to connect")
+    with faulty_proxy(1) as proxy:
+        proxy.faults = Faults(refusing=True)
+        async with opened(ApiSettings(redis_url=f"{scheme}://127.0.0.1:{proxy.port}")):
+            await eventually(lambda: proxy.accepted > 10, "several attempts to connect")
     assert [record.getMessage() for record in caplog.records if record.name == "api.redis.servers"] == [logged]

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.harness import crm
 from tests.harness.api_server import CONTACTS, LEADS, Response
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION
 from tests.harness.leadview import Leadview
+from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
 
@@ -68,11 +68,10 @@ def test_a_first_organization(leadview: Leadview) -> None:
     if shutil.which("kcat") is None:
         not_available("there is no kcat here")
     program = [sys.executable, "-m", "docs.examples.first_organization"]
-    printed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    printed = printed_by(program, directory=ROOT)
     script = printed.replace("-t crm.", f"-t {leadview.prefix}") + "echo $ORGANIZATION $API_KEY\n"
     environment = {**os.environ, "KAFKA": leadview.kafka.bootstrap_servers}
-    done = subprocess.run(["/bin/sh", "-ec", script], env=environment, capture_output=True, text=True, check=True)
-    organization, key = done.stdout.split()
+    organization, key = printed_by(["/bin/sh", "-ec", script], environment=environment).split()
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: api.get(LEADS + LEAD, key=key).status == 404, "the organization has access")

@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 from devstack.programs import ROOT
-from devstack.redis_cluster import RedisCluster
 from projector.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
@@ -225,13 +224,3 @@ def test_it_ends_while_pages_are_open(leadview: Leadview) -> None:
     taken = leadview.run("console", "--port", str(leadview.redis.connection_pool.connection_kwargs["port"]))
     assert (taken.status, "choose another one with --port" in taken) == (1, True)
     assert (ROOT / "projector" / "console" / "static" / "vendor" / "uplot" / "LICENSE").is_file()
-
-
-def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
-    """In the verdict of `status`, which is that of the console."""
-    away = three_primaries.primaries[1]
-    away.pause()
-    try:
-        leadview_on_cluster.wait_for_verdict("1 of its 3 shards do not answer", f"127.0.0.1:{away.port}")
-    finally:
-        away.resume()

@@ -1,7 +1,6 @@
 """Dead letters: what they say, how they are counted, chosen and replaced, and that they go when nobody needs them."""
 
 import sys
-from typing import Any
 
 import msgspec
 import orjson
@@ -133,10 +132,6 @@ def stored(leadview: Leadview) -> int:
     return int(leadview.redis.hlen(names.DEAD_LETTERS))
 
 
-def field_of(letter: dict[str, Any]) -> str:
-    return names.dead_letter(letter["topic"], letter["partition"], letter["offset"])
-
-
 BAD_DEPLOY = (sys.executable, "-m", "tests.harness.defective")
 
 
@@ -152,10 +147,11 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
     wait_until(lambda: stored(leadview) == 22, "all are parked")
     assert leadview.documents() == {}
     # As if those of one partition had been in a batch that could not be read: one dead letter stands for all of them.
-    letters = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
-    first, *others = [each for each in letters if each["partition"] == letters[0]["partition"]]
-    leadview.redis.hdel(names.DEAD_LETTERS, *map(field_of, others))
-    leadview.redis.hset(names.DEAD_LETTERS, field_of(first), orjson.dumps(first | {"offsets": 1 + len(others)}))
+    letters = msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
+    first, *others = [each for each in letters if each.partition == letters[0].partition]
+    leadview.redis.hdel(names.DEAD_LETTERS, *(each.field for each in others))
+    whole = msgspec.structs.replace(first, offsets=1 + len(others))
+    leadview.redis.hset(names.DEAD_LETTERS, whole.field, whole.stored)
     done = leadview.run("dead-letters", "redrive")
     assert f"{22 - len(others)} redriven, 0 still bad" in done
     assert leadview.documents() == leadview.expected()

@@ -123,15 +123,14 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
     done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
-    monkeypatch.setattr(doctor, "SECONDS", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with monkeypatch.context() as soon, socket.create_server(("127.0.0.1", 0)) as silent:
+        soon.setattr(doctor, "SECONDS", 1.0)
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         done = leadview.call("doctor", kafka_bootstrap_servers=at)
-    assert f"Kafka at {at} accepts connections, and does not answer" in done
-    done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
-    assert (done.status, results(done)["Kafka"]) == (1, "problem")
-    assert "Error" not in done, done.output
-    monkeypatch.undo()
+        assert f"Kafka at {at} accepts connections, and does not answer" in done
+        done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
+        assert (done.status, results(done)["Kafka"]) == (1, "problem")
+        assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:

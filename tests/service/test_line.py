@@ -541,7 +541,7 @@ async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
 async def test_access_is_applied_while_documents_stand_by(projection: Projection, kafka: ScriptedKafka) -> None:
     """A deployment was rolled back: the documents wait for the newer program, but a revoked key does not."""
     control.write(projection.client, written=(1, 2), mappings={2: 999})
-    access, documents = _lines(ProjectorSettings(redis_url=projection.settings.redis_url), projection.writing)
+    access, documents = _lines(projection.settings, projection.writing)
     async with until_it_stops(access, Stop()):
         kafka.publish(crm.organization(1), crm.api_key(1, status="revoked"))
         key = names.api_key(names.organization(crm.ORGANIZATION), crm.key_hash(1))

@@ -15,7 +15,6 @@ from tests.harness.generations import generation
 from tests.harness.projection import Projection
 
 OWNER = names.organization(crm.ORGANIZATION)
-ENTITY = names.api_key_entity(OWNER, crm.API_KEY)
 FIRST, SECOND = names.api_key(OWNER, crm.key_hash(1)), names.api_key(OWNER, crm.key_hash(2))
 ERASE, REPLAY = f"erase {crm.ORGANIZATION}", f"replay {crm.ORGANIZATION}"
 

@@ -1,4 +1,6 @@
-"""The scripts of positions and dead letters, and how scripts are called, on a real Redis, alone and in cluster mode."""
+"""The scripts of positions and dead letters, how scripts are called, and how keys are listed, on a real Redis, alone
+and in cluster mode.
+"""
 
 from collections.abc import Callable
 from contextlib import nullcontext

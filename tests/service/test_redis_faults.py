@@ -35,8 +35,8 @@ from projector.redis.servers import Node, ReplicationEpoch, all_of
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests.harness import certificates
 from tests.harness.api_server import connected
+from tests.harness.certificates import Certificate
 from tests.harness.generations import generation
 from tests.harness.records import Records
 from tests.harness.services import client_of, not_available
@@ -310,11 +310,11 @@ async def refused(client: Client, entry: Entry) -> bool:
 
 
 @contextmanager
-def over_tls(directory: Path, kind: str) -> Iterator[tuple[str, Path, list[Any]]]:
+def over_tls(directory: Path, kind: str, pair: Certificate) -> Iterator[tuple[str, list[Any]]]:
     """A cluster, or a Sentinel with the master that it names, where programs find nothing without TLS. Yields the URL,
-    the certificate, and clients of the server and of the Sentinel, for which their passwords (`first`) do not matter.
+    and clients of the server and of the Sentinel, for which their passwords (`first`) do not matter.
     """
-    program, (certificate, key) = shutil.which("redis-server"), certificates.create(directory)
+    program, (certificate, key) = shutil.which("redis-server"), pair
     if program is None:
         not_available("TLS needs a redis-server that was built with it")
     port, of_sentinel, plain = free_port(), free_port(), free_port()
@@ -327,18 +327,20 @@ def over_tls(directory: Path, kind: str) -> Iterator[tuple[str, Path, list[Any]]
         start = RedisServer.start(directory / "server", program=program, cluster=is_cluster, options=options)
         admins = [stack.enter_context(stack.enter_context(start).client())]
         if is_cluster:
-            yield f"rediss+cluster://127.0.0.1:{port}", certificate, admins
+            yield f"rediss+cluster://127.0.0.1:{port}", admins
             return
         (directory / "sentinel.conf").touch()
         watch = ["--sentinel", "monitor", "crm", "127.0.0.1", str(port), "1", "--requirepass", "first", "--sentinel"]
         command = [program, str(directory / "sentinel.conf"), "--port", str(plain), *tls, str(of_sentinel), *watch]
         stack.callback(Child(command, log=directory / "log").kill)
         admins.append(stack.enter_context(redis.Redis(port=plain, password="first")))
-        yield f"rediss+sentinel://127.0.0.1:1,127.0.0.1:{of_sentinel}/crm", certificate, admins
+        yield f"rediss+sentinel://127.0.0.1:1,127.0.0.1:{of_sentinel}/crm", admins
 
 
 @pytest.mark.parametrize("kind", ["cluster", "Sentinel"])
-async def test_passwords_that_are_replaced_over_tls(tmp_path: Path, opened: Open, kind: str) -> None:
+async def test_passwords_that_are_replaced_over_tls(
+    tmp_path: Path, certificate: Certificate, opened: Open, kind: str
+) -> None:
     """Nobody logs in to servers whose certificate was signed by a stranger."""
     passwords = [tmp_path / "password", tmp_path / "of-sentinels"]
     for file in passwords:
@@ -348,9 +350,9 @@ async def test_passwords_that_are_replaced_over_tls(tmp_path: Path, opened: Open
         "redis_password_file": passwords[0],
         "redis_sentinel_password_file": passwords[1],
     }
-    with over_tls(tmp_path, kind) as (url, certificate, admins):
+    with over_tls(tmp_path, kind, certificate) as (url, admins):
         entries = [Entry(Records(admins[0]), number) for number in range(ORGANIZATIONS)]
-        async with opened(url, redis_tls_ca_file=str(certificate), **settings) as client:
+        async with opened(url, redis_tls_ca_file=str(certificate.certificate), **settings) as client:
             await eventually(lambda: all_are_read(client, entries), "it is read at first")
             async with opened(url, **settings) as stranger:
                 assert await refused(stranger, entries[0])

@@ -15,7 +15,7 @@ from projector.ledger import copies
 from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
-from schemas.api_keys import mint, organization_tag
+from schemas.api_keys import organization_tag
 from schemas.control import FILLED, SLOTS, STAMP, parse_slots
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
@@ -25,7 +25,6 @@ from tests.harness.services import client_of
 from tests.harness.waiting import eventually, wait_until
 
 HOME = names.tag_slot(names.HOME)
-KEY = mint(crm.ORGANIZATION)
 ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
 SERVED, NOT_BELIEVED, UNKNOWN = 404, 503, 401
 """What is answered for a lead that does not exist: of a known organization, while it is not known, and of another."""

@@ -196,7 +196,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         assert done.status == 0, done.output
         assert verify(leadview)[1]["differences"] == 0, "the lead shows the contact again as well"
 
-        before = _organization(leadview, crm.ORGANIZATION)
+        before = _organization(leadview)
         for spoil in (Planter.missing, Planter.corrupted_byte, Planter.evicted_contact, Planter.wrong_summary):
             spoil(spoiled)
         spoiled.lost_from_index()
@@ -215,7 +215,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         done = leadview.run("rebuild", "--organization", OTHER)
         assert "20 records replayed in place" in done
         assert verify(leadview)[1]["differences"] == 0
-        assert _organization(leadview, crm.ORGANIZATION) == before
+        assert _organization(leadview) == before
 
         done = leadview.run("rebuild", "--organization", OTHER, "--lead", crm.uuid(0x5FFF))
         assert done.status == 1
@@ -224,8 +224,8 @@ def test_repaired_in_place(leadview: Leadview) -> None:
     _assert_shown(leadview)
 
 
-def _organization(leadview: Leadview, organization: str) -> dict[bytes, Any]:
-    keys = sorted(leadview.redis.scan_iter(match=names.organization(organization) + b"1[lc]*"))
+def _organization(leadview: Leadview) -> dict[bytes, Any]:
+    keys = sorted(leadview.redis.scan_iter(match=names.organization(crm.ORGANIZATION) + b"1[lc]*"))
     return {key: leadview.redis.get(key) for key in keys}
 
 

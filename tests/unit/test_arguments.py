@@ -20,15 +20,21 @@ ACCEPT = ["dead-letters", "accept"]
 DOCTOR = ["doctor", "--url", "https://api.example"]
 
 
-REBUILD = {"check": False, "promote": False, "force": False, "organization": None}
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         pytest.param(
             ["rebuild"],
-            {"sample": 1.0, "threshold": 0, "allow": [], "max_latency": 10.0, **REBUILD},
+            {
+                "sample": 1.0,
+                "threshold": 0,
+                "allow": [],
+                "max_latency": 10.0,
+                "check": False,
+                "promote": False,
+                "force": False,
+                "organization": None,
+            },
             id="defaults",
         ),
         pytest.param(

@@ -18,8 +18,6 @@ from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.console import observation_of
 
-ROOT = Path(__file__).parents[2]
-
 METRICS = """
 leadview_api_requests_total{{route="r",status="200"}} {ok}
 leadview_api_requests_total{{route="r",status="401"}} {refused}

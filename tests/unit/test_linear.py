@@ -153,7 +153,6 @@ def _name(statement: ast.stmt) -> str:
             return ast.unparse(statement)
 
 
-MANY = b"[" + b",".join([b"1"] * 3000) + b"]"
 LIMITS = [
     pytest.param(b"[]", MAX_CONTAINERS, "objects and arrays", id="arrays"),
     pytest.param(b'{"":1}', MAX_CONTAINERS, "objects and arrays", id="objects"),

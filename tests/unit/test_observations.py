@@ -1,4 +1,6 @@
-"""What follows from observations of Kafka and Redis: lag, age, and the problems of a projector."""
+"""What follows from observations of Kafka and Redis: lag, age and problems of a projector, its metrics, health,
+heartbeat and log, and what `status` shows.
+"""
 
 import re
 import time
@@ -147,7 +149,11 @@ WAITS = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900).found
     ],
 )
 def test_status_shows_what_was_read(
-    found: Observation, generation: int, dead_letters: int, freshness: float, partitions: list[tuple[int | None, ...]]
+    found: Observation,
+    generation: int | None,
+    dead_letters: int | None,
+    freshness: float | None,
+    partitions: list[tuple[int | None, ...]],
 ) -> None:
     """None where it is not known."""
     shown = status.of(found)

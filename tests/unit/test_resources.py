@@ -86,7 +86,10 @@ def test_people_read_leads_first() -> None:
     assert set(AS_SPECIFIED) == set(RESOURCES)
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
+each_resource = pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.topic)
+
+
+@each_resource
 def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
     own = "the row names examples of another resource"
@@ -97,7 +100,7 @@ def test_the_examples_set_every_field(resource: Resource) -> None:
     assert list(nothing(resource.example)) == [], how
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
+@each_resource
 def test_the_example_event_becomes_the_example_document(resource: Resource) -> None:
     records = [message(each, each.event_example).record(offset) for offset, each in enumerate(RESOURCES)]
     entity = resource.event_example
@@ -106,7 +109,7 @@ def test_the_example_event_becomes_the_example_document(resource: Resource) -> N
     assert orjson.loads(found) == orjson.loads(msgspec.json.encode(resource.example)), how
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
+@each_resource
 def test_documents_show_times_in_utc(resource: Resource) -> None:
     """Event times come with any offset (contract section 3)."""
     example = resource.event_example
@@ -116,7 +119,7 @@ def test_documents_show_times_in_utc(resource: Resource) -> None:
     assert found == expected, "use _utc() in projector/mapping.py"
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda kind: kind.topic)
+@each_resource
 def test_documents_are_as_described(resource: Resource) -> None:
     """Also if every optional field of the event is absent: encoding does not check types."""
     schema = {"$ref": f"#/components/schemas/{resource.document.__name__}", "components": openapi()["components"]}

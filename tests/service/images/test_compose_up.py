@@ -21,6 +21,7 @@ from deploy.release import context_of, image, version_of
 from devstack.child import Child
 from devstack.programs import ROOT
 from tests.harness.compose import Compose, EngineMissing
+from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
 from tests.unit.test_deployment import COMPOSE, mebibytes
@@ -183,8 +184,7 @@ def test_the_image_of_a_release(compose: Compose, tmp_path: Path) -> None:
 
 
 def git(*words: str) -> str:
-    command = ("git", *words)
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return printed_by(("git", *words), directory=ROOT)
 
 
 def test_the_image_has_the_command_in_every_folder(compose: Compose) -> None:

@@ -9,14 +9,34 @@ LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 12_000, 22_700
 _CLUSTER_BUS_OFFSET = 10_000
 _ATTEMPTS = 200
+_claims: list[socket.socket] = []
+"""One for each port that this process was given."""
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that is free, as is the port 10,000 above it. Raises OSError."""
+    """Returns a port of 127.0.0.1 that is free, as is the port 10,000 above it. Raises OSError.
+
+    No other call returns the port until this process ends, not even in another process: a server may take seconds
+    until it listens, and does not listen while it restarts.
+    """
     for port in random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS):
-        if _is_free(port) and _is_free(port + _CLUSTER_BUS_OFFSET):
+        if _is_claimed(port) and _is_free(port) and _is_free(port + _CLUSTER_BUS_OFFSET):
             return port
     raise OSError("there is no free port on 127.0.0.1")
+
+
+def _is_claimed(port: int) -> bool:
+    """The claim is a name that one socket of the machine can have, without a file (man 7 unix: abstract). The kernel
+    frees it when the process ends, however it ends.
+    """
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0leadview-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def _is_free(port: int) -> bool:

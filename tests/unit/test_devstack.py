@@ -2,7 +2,11 @@
 the contract of change events, repeats with its seed, and looks alive.
 """
 
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -12,7 +16,9 @@ import msgspec
 import orjson
 import pytest
 
+from devstack import ports
 from devstack.live_view import line, read
+from devstack.programs import ROOT
 from devstack.publish import connection
 from devstack.run import Arguments, of_stack, parse, unused
 from devstack.sample import Message, SampleCrm
@@ -265,3 +271,25 @@ def test_no_mail_and_no_call_reaches_anyone() -> None:
         assert (contact.email or "@example.com").split("@")[1] in ("example.com", "example.org", "example.net")
         assert (contact.email or "a").isascii()
         assert (contact.phone or fictional[0]).replace(" ", "").startswith(fictional)
+
+
+def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if nothing listens there, and to another process: it may belong to a server that starts, or starts again."""
+    claims: list[socket.socket] = []
+    monkeypatch.setattr(ports, "_FIRST", ports._LAST - ports._ATTEMPTS)
+    monkeypatch.setattr(ports, "_claims", claims)
+    program = f"from devstack import ports; ports._FIRST = {ports._FIRST}; ports.free_port()"
+    try:
+        given = list(islice(given_until_none_is_free(), ports._ATTEMPTS + 1))
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    finally:
+        for claim in claims:
+            claim.close()
+    assert ports._ATTEMPTS >= len(given) == len(set(given)) > 0
+    assert "there is no free port" in done.stderr
+
+
+def given_until_none_is_free() -> Iterator[int]:
+    with suppress(OSError):
+        while True:
+            yield ports.free_port()

@@ -9,7 +9,7 @@ import pytest
 
 from projector.commands.status import _generations
 from projector.errors import Refused
-from projector.kafka.fetching import Unpacker
+from projector.kafka.batches import Unpacker
 from projector.kafka.topics import Topic
 from projector.ledger import breaks
 from projector.ledger.control import (

@@ -28,8 +28,9 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11, FetchResponse_v11
 
 from projector.errors import Unavailable
-from projector.kafka import fetching
-from projector.kafka.fetching import FetchedRecords, Fetcher, Rest, Unpacker
+from projector.kafka import batches, reader
+from projector.kafka.batches import FetchedRecords, Rest, Unpacker
+from projector.kafka.reader import Fetcher
 from projector.kafka.topics import describe
 from projector.record import Partition, Record
 from schemas import words
@@ -221,7 +222,7 @@ def test_a_poll_is_limited_by_bytes(count: int, size: int) -> None:
 def test_a_poll_is_limited_by_records_and_by_time(
     monkeypatch: pytest.MonkeyPatch, seconds: float, most: int, lengths: list[int]
 ) -> None:
-    monkeypatch.setattr(fetching, "LONGEST_SECONDS", seconds)
+    monkeypatch.setattr(batches, "LONGEST_SECONDS", seconds)
     data = b"".join(batch(THREE, base=3 * number) for number in range(5))
     assert [len(records) for records in polls(data, unpacker(), most)] == lengths
 
@@ -427,7 +428,7 @@ async def test_after_any_fault_of_the_replica_the_leader_is_asked(fault: Answer 
 
 async def test_the_leader_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica may have fallen behind, or another one is nearer."""
-    monkeypatch.setattr(fetching, "REPLICA_SECONDS", 0.0)
+    monkeypatch.setattr(reader, "REPLICA_SECONDS", 0.0)
     assert await asked(Brokers(ASK_THE_REPLICA, RECORDS)) == [LEADER, LEADER]
 
 

@@ -25,17 +25,21 @@ _ANY_OFFSET = 2**53 - 1
 _ATTEMPTS = 5
 BreakKind = Literal["topic_recreated", "topic_truncated"]
 BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
-Stored = Mapping[Partition, Sequence[Position]]
+AllPositions = Mapping[Partition, Sequence[Position]]
 """The positions of each partition, in all copies."""
 
 
-def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partition]]:
-    """Returns the topics that have another id than when these positions were stored, each with these partitions."""
-    found: dict[str, list[Partition]] = {}
+def recreated(record: ControlRecord, stored: AllPositions, ids: Mapping[str, str]) -> list[Break]:
+    """Returns a break for each topic that has another id than when these positions were stored. `ids` are those of the
+    topics now, as far as they are known.
+    """
+    former: dict[str, str] = {}
     for partition, positions in stored.items():
-        if (known := ids.get(partition.topic)) and any(it.topic_id not in ("", known) for it in positions):
-            found.setdefault(partition.topic, []).append(partition)
-    return found
+        known = ids.get(partition.topic)
+        others = [it.topic_id for it in positions if it.topic_id not in ("", known)]
+        if known and others:
+            former.setdefault(partition.topic, others[0])
+    return [new_break(record, "topic_recreated", topic, id_, ids[topic]) for topic, id_ in former.items()]
 
 
 def rewind(partition: Partition, topic_id: str, highest: int = _ANY_OFFSET, to: Position | None = None) -> RewindRow:
@@ -103,8 +107,4 @@ def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
     """
     found = [it for it in record.state.breaks if {record.state.live, ACCESS} & {*it.unverified}]
     known = {it.topic for it in found}
-    for topic, partitions in made_again(record.stored(), ids).items():
-        if topic not in known:
-            former = next(it.topic_id for it in record.stored()[partitions[0]] if it.topic_id not in ("", ids[topic]))
-            found.append(new_break(record, "topic_recreated", topic, former, ids[topic]))
-    return found
+    return found + [it for it in recreated(record, record.stored(), ids) if it.topic not in known]

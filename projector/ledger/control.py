@@ -83,7 +83,7 @@ class Step(msgspec.Struct, frozen=True):
     position: Position
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Covered(msgspec.Struct, frozen=True):
     """The positions were stored, and the dead letters with them."""
 
 
@@ -99,13 +99,13 @@ class ControlChanged(msgspec.Struct, frozen=True):
     """
 
 
-Outcome = Stored | WentBack | ControlChanged
+Checkpointed = Covered | WentBack | ControlChanged
 
 
-def outcome(reply: Any) -> Outcome:
+def checkpointed(reply: Any) -> Checkpointed:
     """Decode the reply of the script."""
     if reply == _STORED:
-        return Stored()
+        return Covered()
     if reply == [CONTROL_CHANGED.encode()]:
         return ControlChanged()
     return WentBack([field.decode() for field in reply])
@@ -363,19 +363,19 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Difference(NamedTuple):
+class Revision(NamedTuple):
     """`emptied`: Redis, or a shard of it, was emptied in between."""
 
     text: str
     emptied: bool = False
 
 
-def difference(before: ControlRecord, after: ControlRecord) -> Difference | None:
+def revision(before: ControlRecord, after: ControlRecord) -> Revision | None:
     """Returns how the record has changed; None if it has not."""
     old, new = before.incarnations(), after.incarnations()
     emptied = sum(new[tag] != incarnation for tag, incarnation in old.items() if tag in new)
     if before.stamp.lineage != after.stamp.lineage or (emptied and emptied == len(old)):
-        return Difference("Redis was emptied", emptied=True)
+        return Revision("Redis was emptied", emptied=True)
     if emptied:
-        return Difference(f"{emptied} of the {len(new)} parts (shards) of Redis were emptied", emptied=True)
-    return None if before.stamp == after.stamp else Difference("the control record has changed")
+        return Revision(f"{emptied} of the {len(new)} parts (shards) of Redis were emptied", emptied=True)
+    return None if before.stamp == after.stamp else Revision("the control record has changed")

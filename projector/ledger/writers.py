@@ -16,7 +16,7 @@ from socket import gethostname
 import msgspec
 
 from projector.errors import ProjectorError, Unavailable
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from projector.mapping import VERSION
 from projector.redis.scripts import forget_writers, read_writers, register_writer
 from projector.redis.store import Store

@@ -17,7 +17,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
-from projector.ledger.control import ControlChanged, Outcome, Step, Stored, WentBack
+from projector.ledger.control import Checkpointed, ControlChanged, Covered, Step, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads
 from projector.line.health import LineHealth
@@ -244,12 +244,12 @@ class Line:
         self._check.begin()
         self._exchange.begin()
 
-    def _act_on(self, outcome: Outcome | None) -> bool:
+    def _act_on(self, outcome: Checkpointed | None) -> bool:
         """Return to the stored positions if Redis has changed. Returns whether positions were stored instead."""
         match outcome:
             case None:
                 return False
-            case Stored():
+            case Covered():
                 return True
             case WentBack(fields):
                 self._metrics.count(REWINDS)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from projector.errors import Conflict, Refused
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, now
-from projector.ledger.sessions import Session, Sessions
+from projector.ledger.ledger import Session, Sessions
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
 from projector.redis.store import Store

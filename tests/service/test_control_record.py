@@ -12,7 +12,7 @@ from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, StateChange
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from projector.mapping import VERSION
 from projector.rebuild import generations, replay
 from projector.redis.store import Store

@@ -15,9 +15,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, Break, Copy, Outcome, Position, Step
-from projector.ledger.ledger import Ledger
-from projector.ledger.sessions import Session
+from projector.ledger.control import NOTHING_STORED, Break, Checkpointed, Copy, Position, Step
+from projector.ledger.ledger import Ledger, Session
 from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
@@ -614,7 +613,7 @@ class NotedSteps(Ledger):
         self._projection = projection
         self.noted: list[tuple[dict[Partition, int], int]] = []
 
-    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         if moved := {at: step.position.offset for at, step in steps.items() if step.position.offset}:
             self.noted.append((moved, len(self._projection.documents())))
         return await super().cover(session, steps, dead_letters)
@@ -707,7 +706,7 @@ class HeldCheck(Ledger):
         super().__init__(projection.store, projection.writing.sessions)
         self.begun, self.may_read = asyncio.Event(), asyncio.Event()
 
-    async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
+    async def check(self, session: Session, known: Mapping[Partition, int]) -> Checkpointed | None:
         self.begun.set()
         await self.may_read.wait()
         return await super().check(session, known)
@@ -819,7 +818,7 @@ class DeletedMeanwhile(Ledger):
         super().__init__(projection.store, projection.writing.sessions)
         self._projection = projection
 
-    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         if dead_letters:
             await self._projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())
             self._projection.client.delete(names.JOBS)

@@ -15,7 +15,7 @@ from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
 from projector.line.line import without_deleted
 from projector.redis.apply import apply

@@ -80,7 +80,8 @@ class Accepted(msgspec.Struct, frozen=True):
     @property
     def offsets(self) -> Ranges:
         """All accepted offsets."""
-        return Ranges.of(pair for ranges in self._all() for pair in ranges.pairs)
+        every = (*(acceptance.offsets for acceptance in self.acceptances), self.dropped)
+        return Ranges.of(pair for ranges in every for pair in ranges.pairs)
 
     def find(self, offset: int) -> Acceptance | None:
         """Returns the acceptance that contains an offset, or None."""
@@ -99,9 +100,6 @@ class Accepted(msgspec.Struct, frozen=True):
     def _without(self, offsets: Ranges) -> tuple[Acceptance, ...]:
         rest = (msgspec.structs.replace(one, offsets=one.offsets - offsets) for one in self.acceptances)
         return tuple(acceptance for acceptance in rest if acceptance.offsets)
-
-    def _all(self) -> tuple[Ranges, ...]:
-        return (*(acceptance.offsets for acceptance in self.acceptances), self.dropped)
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):

@@ -269,6 +269,14 @@ class _Fetching:
         """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis."""
         self._unpacker.histories = histories
 
+    async def present(self) -> list[Topic]:
+        """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
+        return await topics.present(client_of(self._consumer), self._kinds)
+
+    async def topic_ids(self) -> dict[str, str]:
+        """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
+        return {topic.name: topic.id for topic in await self.present() if topic.id and topic.partitions}
+
     async def range(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int]]:
         """Returns the first offset and the end offset of each partition. Raises Unavailable."""
         wanted = [TopicPartition(*partition) for partition in partitions]
@@ -305,8 +313,6 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     ) -> None:
         super().__init__(settings, kinds, group_id=group_id)
         self._on_revoked = on_revoked
-        self.paused = False
-        """Return no records, but stay a member of the group."""
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -375,10 +381,6 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """
         return self._unpacker.epochs.get(partition, UNKNOWN_EPOCH)
 
-    async def topic_ids(self) -> dict[str, str]:
-        """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
-        return await topics.topic_ids(client_of(self._consumer), self.topics)
-
     async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
         return await topics.forks(client_of(self._consumer), epochs) if epochs else {}
@@ -397,9 +399,15 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
         Waits up to `wait` seconds. Raises Unavailable.
         """
+        await self.stay()
+        return await self.more(most, wait)
+
+    async def stay(self) -> None:
+        """Remain a member of the group, as `poll` does, and read nothing: a member that does neither for some minutes
+        is removed. Raises Unavailable.
+        """
         async with errors():
-            await self._consumer.getmany(timeout_ms=0)  # everything is paused there, but a member has to poll
-        return {} if self.paused else await self.more(most, wait)
+            await self._consumer.getmany(timeout_ms=0)  # of its own consumer, in which everything is paused
 
     async def more(self, most: int, wait: float) -> dict[Partition, list[Record]]:
         """Returns what comes behind the last poll, as `poll` does. It does not wait while the group rebalances: this
@@ -454,10 +462,6 @@ class Reader(_Fetching):
         if missing := [topic.name for topic in found if not topic.partitions]:
             raise Refused(f"{say(TopicMissing(tuple(missing)))}.")
         return [partition for topic in found for partition in topic.partitions]
-
-    async def present(self) -> list[Topic]:
-        """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
-        return await topics.present(client_of(self._consumer), self._kinds)
 
     async def first_times(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """Returns Kafka's timestamp, in ms since 1970, of the first record in each of these ranges [first, last).

@@ -288,11 +288,6 @@ async def present(client: Any, names: Collection[str]) -> list[Topic]:
     return [_topic(name, described.get(name), None) for name in names]
 
 
-async def topic_ids(client: Any, names: Collection[str]) -> dict[str, str]:
-    """Likewise. A topic whose id is not known is left out."""
-    return {topic.name: topic.id for topic in await present(client, names) if topic.id and topic.partitions}
-
-
 async def forks(client: Any, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
     """Returns how far the log of each partition is one that was read from a leader with this epoch.
 

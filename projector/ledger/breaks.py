@@ -6,6 +6,7 @@ can store a position any more; then it takes back the positions; then it reads o
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, get_args
 
 from msgspec.structs import replace
@@ -22,7 +23,6 @@ from schemas.layouts import HISTORIES
 from schemas.resources import ACCESS_KINDS
 
 _ANY_OFFSET = 2**53 - 1
-_ATTEMPTS = 5
 BreakKind = Literal["topic_recreated", "topic_truncated"]
 BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
 AllPositions = Mapping[Partition, Sequence[Position]]
@@ -80,25 +80,19 @@ def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
-    """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. Raises Unavailable,
-    and Conflict if the control record keeps changing.
+    """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. If the control
+    record changes at this moment, try again: to verify may have taken an hour. Raises Unavailable.
     """
 
     def compute(state: State) -> State:
         left = [it.without(verified) if it in seen else it for it in state.breaks]
         return replace(state, breaks=tuple(it for it in left if it.unverified))
 
-    for attempt in range(_ATTEMPTS):
-        record = await copies.require(store)
-        if not any(it in seen and verified in it.unverified for it in record.state.breaks):
-            return
-        try:
+    record = await copies.require(store)
+    while any(it in seen and verified in it.unverified for it in record.state.breaks):
+        with suppress(Conflict):
             await copies.change(store, record, compute)
-        except Conflict:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return
+        record = await copies.require(store)
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:

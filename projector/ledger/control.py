@@ -146,10 +146,9 @@ class State(msgspec.Struct, frozen=True):
     """The part of the control record that is the same in all copies.
 
     Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to. `last` is
-    the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `flipped_at`
-    is the time of the last change of `live`, in milliseconds since 1970. `histories` counts the breaks of each topic
-    (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet. `slots` says which copies answer
-    for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
+    the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `histories`
+    counts the breaks of each topic (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet.
+    `slots` says which copies answer for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
     """
 
     live: GenerationId
@@ -159,7 +158,6 @@ class State(msgspec.Struct, frozen=True):
     previous: GenerationId | None = None
     last: int = 1
     dropping: Generations = ()
-    flipped_at: int = 0
     histories: dict[str, int] = {}
     breaks: tuple[Break, ...] = ()
     slots: str = ""

@@ -297,7 +297,6 @@ class Line:
 
     async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
         """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
-        self._source.paused = True
         logged_at = -_LOG_HALT_SECONDS
         while not (stop.is_set() or await self._accepted.include_any(error.bad)):
             if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
@@ -309,10 +308,8 @@ class Line:
                     extra=self._fields(),
                 )
             with suppress(Unavailable):
-                # Everything is paused, so this returns no records; but a member that never polls is removed.
-                await self._source.poll(1, 0)
+                await self._source.stay()
             await stop.sleep(_HALTED_SECONDS)
-        self._source.paused = False
         if not stop.is_set():
             logger.info("bad records were accepted; the line resumes", extra=self._fields())
 

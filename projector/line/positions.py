@@ -103,7 +103,7 @@ class Positions:
         before, session = self._session, await self._ledger.open()
         if before:
             before.close()
-            if (before.stamp, before.incarnations) != (session.stamp, session.incarnations):
+            if not before.is_of(session.record):
                 self.offsets.clear()
                 self._source.reset(self._source.assigned())
         self._session = session

@@ -62,7 +62,7 @@ async def flip(store: Store, record: ControlRecord, to: GenerationId) -> Control
             raise Refused(
                 f"Generation {number_of(to)} is not complete: run `rebuild` again, it resumes where it stopped."
             )
-        return replace(state, live=to, previous=state.live, flipped_at=int(time.time() * 1000))
+        return replace(state, live=to, previous=state.live)
 
     return await copies.change(store, record, compute)
 

@@ -108,7 +108,7 @@ async def noticed(store: Store, settings: ProjectorSettings) -> ControlRecord:
     async with open_reader(settings, KINDS) as reader:
         deadline = time.monotonic() + _NOTICED_SECONDS
         while True:
-            ids = {topic.name: topic.id for topic in await reader.present()}  # first: so the positions are not older
+            ids = await reader.topic_ids()  # first: so the positions are not older
             record = await copies.require(store)
             found = recreated(record, record.stored(), ids)
             if not found:

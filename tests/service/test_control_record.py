@@ -315,7 +315,7 @@ async def test_concurrent_changes(projection: Projection) -> None:
         with pytest.raises(Refused, match="Another command, or a projector, has just changed"):
             await generations.add(projection.store, record)
         assert (await replay.add_next(projection.store, record)).state.next == first.state.next
-        await copies.change(projection.store, first, lambda state: replace(state, flipped_at=1))
+        await copies.change(projection.store, first, lambda state: replace(state, last=state.last + 1))
         first = await copies.current(projection.store)
     assert (await copies.current(projection.store)).stamp == first.stamp
 

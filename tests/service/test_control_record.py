@@ -138,7 +138,8 @@ async def promote_another(projection: Projection, record: ControlRecord) -> Cont
     second = record.state.next
     assert second
     await copies.mark_filled(projection.store, record, record.copies, (second,), {})
-    return await generations.flip(projection.store, await copies.current(projection.store), second)
+    await generations.flip(projection.store, await copies.current(projection.store), second)
+    return await copies.current(projection.store)
 
 
 def other_tag(record: ControlRecord) -> bytes:

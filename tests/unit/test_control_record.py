@@ -94,6 +94,21 @@ def test_only_a_complete_generation_is_promoted(found: ControlRecord, reason: st
 
 
 @pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        pytest.param(record(1, 0, 1, 2), "no former generation", id="nothing was promoted"),
+        pytest.param(record(2, 1, 2), "no former generation", id="it is not written any more"),
+        pytest.param(record(2, 1, 1, 2, filling=(1,)), "projectors are filling it", id="a shard was emptied"),
+    ],
+)
+def test_only_a_complete_generation_is_returned_to(found: ControlRecord, reason: str) -> None:
+    """No `rebuild` fills a generation that was served: the projectors do."""
+    assert generations.complete_former(record(2, 1, 1, 2)) == generation(1)
+    with pytest.raises(Refused, match=reason):
+        generations.complete_former(found)
+
+
+@pytest.mark.parametrize(
     ("found", "wanted", "chosen"),
     [
         pytest.param(record(2, 1, 1, 2), None, 1, id="the former one"),

@@ -132,7 +132,7 @@ async def _wait_for_redis(settings: ProjectorSettings, stop: Stop, watch: Watch)
                     )
                 await copies.current(store)  # now, because to begin a record closes all connections of writers
             except Unavailable as error:
-                logger.warning("waiting for Redis", extra={"error": str(error)})
+                logger.warning("the projector waits for Redis", extra={"error": str(error)})
                 watch.waits_for = str(error)
                 await stop.sleep(1.0)
             else:

@@ -516,7 +516,7 @@ def _existing(partition: Partition, offset: int | None, begin: int, end: int) ->
         return begin if offset is None else offset
     reason = "the records after it were deleted" if offset < begin else "the partition ends before it"
     logger.warning(
-        "the topic does not contain the stored position (%s); reading it from the beginning",
+        "a partition does not contain the stored position (%s): it is read from its first record",
         reason,
         extra={"partition": list(partition), "position": offset, "begin": begin, "end": end},
     )

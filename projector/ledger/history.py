@@ -92,7 +92,7 @@ async def note(store: Store, act: Act) -> None:
         await store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", MOST, b"*", _FIELD, msgspec.json.encode(act))
     except Unavailable as error:
         fields = {"verb": act.verb, "outcome": act.outcome, "error": str(error)}
-        logger.error("this act is missing in `status --history`", extra=fields)  # noqa: TRY400 - it says why
+        logger.error("an act could not be noted, and is missing in `status --history`", extra=fields)  # noqa: TRY400 - it says why
 
 
 async def read(store: Store, most: int = MOST) -> list[Act]:

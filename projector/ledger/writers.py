@@ -106,5 +106,7 @@ async def _beat(here: Writing, role: str, condition: Callable[[], Condition], en
             stored = msgspec.json.encode(heartbeat)
             await here.store.run([register_writer(writers=names.WRITERS, writer=here.id, heartbeat=stored)])
         except ProjectorError as error:
-            logger.warning("no heartbeat was stored, and will be stored later", extra={"error": str(error)})
+            logger.warning(
+                "the heartbeat could not be stored: the next attempt follows in a second", extra={"error": str(error)}
+            )
         await asyncio.sleep(BEAT_SECONDS)

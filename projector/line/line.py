@@ -148,7 +148,7 @@ class Line:
             state = self._positions.session.record.state
             logger.log(
                 level,
-                "%s; reading again from the stored positions",
+                "%s: the line reads again from the stored positions",
                 difference.text,
                 extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
             )
@@ -254,7 +254,7 @@ class Line:
             case WentBack(fields):
                 self._metrics.count(REWINDS)
                 logger.warning(
-                    "Redis lost writes of this projector; reading again from the stored positions",
+                    "Redis has lost writes of this projector: the line reads again from the stored positions",
                     extra=self._fields() | {"positions": fields},
                 )
             case ControlChanged():
@@ -274,7 +274,9 @@ class Line:
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
             self.health.unavailable = str(error)
-            logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
+            logger.warning(
+                "Redis or Kafka is not available: the line tries again", extra=self._fields() | {"error": str(error)}
+            )
         else:
             if self._ends:
                 raise error
@@ -311,11 +313,13 @@ class Line:
                 await self._source.stay()
             await stop.sleep(_HALTED_SECONDS)
         if not stop.is_set():
-            logger.info("bad records were accepted; the line resumes", extra=self._fields())
+            logger.info("bad records were accepted: the line resumes", extra=self._fields())
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
-        logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
+        logger.warning(
+            "the line is standing by: %s. Deploy the newer program here as well.", error, extra=self._fields()
+        )
         self.health.stops(error.reason)
         self._positions.reset()
         self._source.leave()

@@ -200,7 +200,7 @@ class Positions:
         """
         if offsets:
             logger.warning(
-                "partitions end before their positions; reading them from the beginning",
+                "partitions end before their stored positions: they are read from the beginning",
                 extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
             )
             await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
@@ -263,7 +263,10 @@ class Positions:
         except Unavailable as error:
             # Again at the next attempt: a quiet partition gets no newer position.
             self._uncommitted = wanted | self._uncommitted
-            logger.warning("offsets not committed to Kafka", extra={"line": self._line, "error": str(error)})
+            logger.warning(
+                "the offsets for lag tools were not committed to Kafka, and will be later",
+                extra={"line": self._line, "error": str(error)},
+            )
 
     async def release(self) -> None:
         """Commit, then forget all partitions: they are about to be revoked."""

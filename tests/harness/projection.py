@@ -37,7 +37,7 @@ class Projection:
         self.client = client
         """Synchronous. Returns bytes, which redis-py's types cannot express."""
         self.settings = settings
-        self.writing = Writing(store, Sessions(store), "test")
+        self.writing = Writing(store, Sessions(store))
 
     async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
         """Write these records as one batch."""
@@ -82,7 +82,7 @@ async def behind_proxy(
         proxy.faults = Faults(held=held)
         store = Store(ProjectorSettings(redis_url=proxy.url), writer_id=writer_id)
         try:
-            yield Writing(store, Sessions(store), writer_id), proxy
+            yield Writing(store, Sessions(store)), proxy
         finally:
             proxy.faults = Faults()
             await store.close()

@@ -277,21 +277,22 @@ async def test_heartbeats(projection: Projection) -> None:
 
         stamp = session.stamp.text.encode()
         await eventually(
-            lambda: stamp in (projection.client.hget(names.WRITERS, writing.id) or b""), "a heartbeat is stored"
+            lambda: stamp in (projection.client.hget(names.WRITERS, writing.store.writer_id) or b""),
+            "a heartbeat is stored",
         )
         [writer] = await writers.read(projection.store)
-        assert (writer.id, writer.heartbeat.acknowledged) == (writing.id, session.stamp)
+        assert (writer.id, writer.heartbeat.acknowledged) == (writing.store.writer_id, session.stamp)
         session.close()
         assert writing.sessions.acknowledged == record.stamp
         [writer] = await writers.read(projection.store)
         assert (writer.heartbeat.role, writer.alive) == ("run", True)
         assert writer.heartbeat.lines == {"documents": "running"}
-        assert list(await projection.store.writer_connections()) == [writing.id]
-        at, _, heartbeat = projection.client.hget(names.WRITERS, writing.id).partition(b" ")
+        assert list(await projection.store.writer_connections()) == [writing.store.writer_id]
+        at, _, heartbeat = projection.client.hget(names.WRITERS, writing.store.writer_id).partition(b" ")
         assert 0 <= writer.age_ms < PATIENCE_SECONDS * 1000
         projection.client.hset(names.WRITERS, "silent", b"%d %b" % (int(at) - SILENT_MS, heartbeat))
         assert {each.id: each.alive for each in await writers.read(projection.store)} == {
-            writing.id: True,
+            writing.store.writer_id: True,
             "silent": False,
         }
         projection.client.hdel(names.WRITERS, "silent")

@@ -26,12 +26,14 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11, FetchResponse_v11
+from aiokafka.protocol.metadata import MetadataResponse_v5
+from aiokafka.structs import BrokerMetadata
 
 from projector.errors import Unavailable
 from projector.kafka import batches, reader
 from projector.kafka.batches import FetchedRecords, Rest, Unpacker
 from projector.kafka.reader import Fetcher
-from projector.kafka.topics import describe
+from projector.kafka.topics import describe, present
 from projector.record import Partition, Record
 from schemas import words
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_POLL_BYTES, MAX_RECORD_BYTES
@@ -443,6 +445,36 @@ async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes
         await broker.silent.wait()
     await fetcher.close()
     assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]
+
+
+class Mortal:
+    """The client of aiokafka: of its brokers, those in `dead` are not there."""
+
+    def __init__(self, brokers: Sequence[int], dead: Sequence[int]) -> None:
+        self._brokers = brokers
+        self._dead = dead
+        self.cluster = self
+
+    def brokers(self) -> list[BrokerMetadata]:
+        return [BrokerMetadata(number, "localhost", 9092, None) for number in self._brokers]
+
+    async def send(self, node: int, _request: object) -> MetadataResponse_v5:
+        if node in self._dead:
+            raise NodeNotReadyError
+        return MetadataResponse_v5(0, [], None, 1, [(0, TOPIC, False, [(0, 0, node, [], [], [])])])
+
+
+async def test_another_broker_is_asked_about_topics_if_one_is_not_there() -> None:
+    """Its death may be too recent for the list of brokers. Chance decides who is asked first."""
+    for _ in range(20):
+        [found] = await present(Mortal([1, 2, 3], dead=[1, 3]), [TOPIC])
+        assert (found.name, found.partitions) == (TOPIC, (PARTITION,))
+
+
+@pytest.mark.parametrize("brokers", [pytest.param([1, 2], id="all are dead"), pytest.param([], id="none is known")])
+async def test_no_broker_can_be_asked_about_topics(brokers: Sequence[int]) -> None:
+    with pytest.raises(Unavailable):
+        await present(Mortal(brokers, dead=brokers), [TOPIC])
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -248,7 +248,7 @@ class FetchedRecords:
         self._batches = whole_batches(data)
         self._aborted = deque(sorted(aborted, key=lambda each: each[1]))
         self._aborted_producers: set[int] = set()
-        self._unpacker = unpacker
+        self.unpacker = unpacker
 
     def pieces(self) -> Iterator[list[Record]]:
         """Yields the records, a few at a time, so that the work for each is little."""
@@ -257,11 +257,11 @@ class FetchedRecords:
                 batch = RecordBatch(data)
             except struct.error:
                 raise CorruptRecordException("a record batch is shorter than its header") from None
-            is_intact = self._unpacker.is_intact(self._at, batch)
+            is_intact = self.unpacker.is_intact(self._at, batch)
             if is_intact is None:
                 return  # it is fetched again
             epoch = batch.leader_epoch if is_intact else -1
-            if epoch >= 0 and not self._unpacker.note_leader(self._at, self.next_offset, epoch):
+            if epoch >= 0 and not self.unpacker.note_leader(self._at, self.next_offset, epoch):
                 return  # likewise
             for records in self._read(batch) if is_intact else self._unreadable(batch, "its checksum is wrong"):
                 self.next_offset = records[-1].next_offset
@@ -284,7 +284,7 @@ class FetchedRecords:
             records = batch.records()
         except Exception as error:  # noqa: BLE001 - the library of each codec has errors of its own
             # Decompressing it may have taken as long as if it had so many bytes.
-            self._unpacker.unpacked += MAX_BATCH_BYTES
+            self.unpacker.unpacked += MAX_BATCH_BYTES
             yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
             return
         before = batch.first - 1
@@ -302,7 +302,7 @@ class FetchedRecords:
     ) -> tuple[list[Record], str | None]:
         """Returns the records from `next_offset` on; and why the rest of the batch cannot be read, if so."""
         topic, partition = self._at
-        unpacker, wanted = self._unpacker, self.next_offset
+        unpacker, wanted = self.unpacker, self.next_offset
         kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
         history = unpacker.histories.get(topic, 0)
         is_read_here = type(piece[0]) is Unread
@@ -339,7 +339,7 @@ class FetchedRecords:
         problem = Fault("unreadable_batch", found=why[:_MAX_WHY], count=first, most=batch.last)
         if first <= batch.last:
             topic, partition = self._at
-            kind = self._unpacker.kinds[topic]
+            kind = self.unpacker.kinds[topic]
             yield [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
         else:
             logger.error("a record was left out", extra={"partition": list(self._at), "problem": words.fault(problem)})
@@ -348,12 +348,11 @@ class FetchedRecords:
 class Rest:
     """What is left of fetched records. A poll that is full leaves the rest for the next one."""
 
-    def __init__(self, records: FetchedRecords, unpacker: Unpacker) -> None:
+    def __init__(self, records: FetchedRecords) -> None:
         # The iterator owns the records. If they owned it as well, those of which only a part was read, and the batch
         # that it has decompressed, would stay in memory until the garbage collector finds them.
         self._pieces = records.pieces()
         self._records = records
-        self._unpacker = unpacker
         self._piece: list[Record] = []
         self.size = records.size
         self.next_offset = records.next_offset
@@ -362,7 +361,7 @@ class Rest:
     def take(self, most: int) -> list[Record]:
         """Returns up to `most` records. Raises CorruptRecordException."""
         found: list[Record] = []
-        while len(found) < most and not self._unpacker.is_full:
+        while len(found) < most and not self._records.unpacker.is_full:
             piece = self._piece or next(self._pieces, [])
             if not piece:
                 self.is_empty = True
@@ -400,8 +399,7 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
     elif headers:
         # Of a name that comes several times, the last one counts.
         headers = {name: content for name, content in headers if name in HEADERS}.items()
-    if not 0 <= time <= _MAX_TIME:
-        time = 0 if time < 0 else _MAX_TIME
+    time = min(max(time, 0), _MAX_TIME)
     kind, history = unpacker.kinds[topic], unpacker.histories.get(topic, 0)
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)
 

@@ -79,7 +79,7 @@ class Fetcher:
         unpacker: Unpacker,
         most: int,
         earliest: Callable[[Partition], Awaitable[int]],
-        rack: str = "",
+        rack: str,
     ) -> None:
         self._client = client
         self._unpacker = unpacker
@@ -217,18 +217,17 @@ class Fetcher:
                             self._replicas[at] = (replica, time.monotonic() + REPLICA_SECONDS)
                     else:
                         aborted = about[-1]
-                    await self._note(at, for_code(code), data or b"", aborted or ())
+                    await self._receive(at, for_code(code), data or b"", aborted or ())
 
-    async def _note(self, at: Partition, error: type[KafkaError], data: bytes, aborted: Iterable[Any]) -> None:
+    async def _receive(self, at: Partition, error: type[KafkaError], data: bytes, aborted: Iterable[Any]) -> None:
+        """Hold what a broker has returned for a partition, or act on its error. Raises KafkaError."""
         if error is not NoError and at in self._replicas:
             raise error(f"{at.topic}:{at.partition}")  # only the leader knows: a replica may not have this offset yet
         if error is NoError:
             if data and not next(whole_batches(data), None):  # brokers before Kafka 0.10.1 cut off the first batch, too
                 raise CorruptRecordException(f"no whole batch at {at.topic}:{at.partition}")
             if data:
-                self._held[at] = Rest(
-                    FetchedRecords(at, data, aborted, self._offsets[at], self._unpacker), self._unpacker
-                )
+                self._held[at] = Rest(FetchedRecords(at, data, aborted, self._offsets[at], self._unpacker))
         elif error is OffsetOutOfRangeError:
             asked, first = self._offsets[at], await self._earliest(at)
             if self._offsets.get(at) == asked:

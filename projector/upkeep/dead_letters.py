@@ -98,7 +98,7 @@ class Filter(msgspec.Struct, frozen=True):
         )
 
 
-async def choose(store: Store, words: Sequence[str], filtered: Filter = Filter()) -> list[DeadLetter]:  # noqa: B008
+async def choose(store: Store, words: Sequence[str], filtered: Filter) -> list[DeadLetter]:
     """Read the dead letters named `<topic>:<partition>:<offset>` or `…:<first>-<last>`, or those that match the filter
     if none is named.
 

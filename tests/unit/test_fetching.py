@@ -192,7 +192,7 @@ def test_the_memory_for_a_batch_is_limited(
 def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     """Returns what each poll returns of what a broker has returned."""
     found = []
-    rest = Rest(fetched(data, 0, by), by)
+    rest = Rest(fetched(data, 0, by))
     while not rest.is_empty:
         by.begin()
         found.append(rest.take(most))
@@ -322,7 +322,7 @@ def test_what_is_read_in_part_is_freed_at_once() -> None:
     """Not at the next garbage collection, before which hundreds of megabytes may come."""
     data = batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD)
     records = fetched(data)
-    found = Rest(records, unpacker())
+    found = Rest(records)
     assert len(found.take(1)) == 1
     alive = weakref.ref(records)
     gc.disable()

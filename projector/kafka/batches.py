@@ -223,7 +223,7 @@ class Unpacker:
         self._until = self._until or now + LONGEST_SECONDS
         return self.unpacked >= MAX_POLL_BYTES or now > self._until
 
-    def is_intact(self, partition: tuple[str, int], batch: RecordBatch) -> bool | None:
+    def has_right_checksum(self, partition: tuple[str, int], batch: RecordBatch) -> bool | None:
         """Returns whether the checksum of a batch is right; None if it is wrong and may be right the next time."""
         place = (*partition, batch.first)
         attempts = self._wrong_checksums.pop(place, 0) + 1
@@ -257,7 +257,7 @@ class FetchedRecords:
                 batch = RecordBatch(data)
             except struct.error:
                 raise CorruptRecordException("a record batch is shorter than its header") from None
-            is_intact = self.unpacker.is_intact(self._at, batch)
+            is_intact = self.unpacker.has_right_checksum(self._at, batch)
             if is_intact is None:
                 return  # it is fetched again
             epoch = batch.leader_epoch if is_intact else -1

@@ -7,13 +7,13 @@ can store a position any more; then it takes back the positions; then it reads o
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, get_args
+from typing import get_args
 
 from msgspec.structs import replace
 
 from projector.errors import Conflict
 from projector.ledger import copies
-from projector.ledger.control import ACCESS, NO_ID, Break, ControlRecord, Position, State, now
+from projector.ledger.control import ACCESS, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
 from projector.record import Partition
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
@@ -23,7 +23,6 @@ from schemas.layouts import HISTORIES
 from schemas.resources import ACCESS_KINDS
 
 _ANY_OFFSET = 2**53 - 1
-BreakKind = Literal["topic_recreated", "topic_truncated"]
 BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
 AllPositions = Mapping[Partition, Sequence[Position]]
 """The positions of each partition, in all copies."""

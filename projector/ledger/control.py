@@ -123,14 +123,17 @@ ACCESS = GenerationId("access")
 """Stands for organizations and API keys among generations, to none of which they belong."""
 
 
+BreakKind = Literal["topic_recreated", "topic_truncated"]
+
+
 class Break(msgspec.Struct, frozen=True):
-    """A topic has lost its history. `kind` is `topic_recreated` or `topic_truncated`, the name of the problem.
+    """A topic has lost its history. `kind` is the name of the problem: it was created again, or its log was cut off.
 
     `former_id` and `topic_id` are those of the topic before and since; the same if its log was cut off. `noticed_at` is
     RFC 3339. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are what Kafka has.
     """
 
-    kind: Literal["topic_recreated", "topic_truncated"]
+    kind: BreakKind
     topic: str
     former_id: str
     topic_id: str

@@ -23,8 +23,7 @@ import orjson
 
 from projector.errors import BadRecord, Refused, Unavailable
 from projector.interpret import interpret
-from projector.kafka.batches import Headers, Unread
-from projector.kafka.fetching import Unpacker, bounded
+from projector.kafka.batches import Headers, Unpacker, Unread, bounded
 from projector.kafka.reader import open_reader
 from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference

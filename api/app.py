@@ -5,7 +5,7 @@
 every other path                                404, also with a trailing slash
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,12 +14,10 @@ from api import pages
 from api.documents import Documents
 from api.errors import as_unavailable
 from api.request import Request, Response, error_response
-from api.request_log import TEMPLATE
-from api.worker import Worker
+from api.worker import Handler, Worker
 from schemas.resources import RESOURCES, ROOT
 from schemas.settings import ApiSettings
 
-Handler = Callable[[Worker, Request], Awaitable[Response]]
 _INTERNAL_ERROR = 500
 
 
@@ -36,7 +34,7 @@ class Api:
         worker = self.worker = Worker(settings)
         self._snapshots = snapshots
         self._documents = {
-            f"{ROOT}/{it.topic}".encode(): Endpoint(worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}{TEMPLATE}")
+            f"{ROOT}/{it.topic}".encode(): Endpoint(worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}/{{id}}")
             for it in RESOURCES
         }
         named = (
@@ -87,7 +85,7 @@ class Endpoint:
             response = await self._handler(self._worker, request)
         except Exception as error:  # noqa: BLE001 - it is logged, a defect with its traceback
             request.error = as_unavailable(error)
-            response = error_response(request.error, request.id, self._worker.docs_url)
+            response = error_response(request.error, request.id, self._worker.settings.docs_url)
         send(request, response)
         status, seconds = response.status, perf_counter() - started
         self._counters.count(status, seconds)

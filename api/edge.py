@@ -421,7 +421,7 @@ class Edge(asyncio.Protocol):
             method = "HEAD" if self._head.startswith(b"HEAD ") else ""
             request = Request(own_id, method, headers=self._headers)
         request.error = error
-        response = error_response(error, request.id, self._worker.docs_url)
+        response = error_response(error, request.id, self._worker.settings.docs_url)
         self._worker.counters.route("edge").count(response.status, 0.0)
         self._worker.log.write(request, "edge", response.status, 0.0)
         request.error = None

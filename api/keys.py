@@ -22,8 +22,7 @@ from api.request import Credentials, Request, client_address
 from schemas.settings import Network
 
 REFUSED_SECONDS = 0.5
-_VALID_KEYS = 8192
-_REFUSED_KEYS = 8192
+_MOST_KEYS = 8192
 
 T = TypeVar("T")
 
@@ -62,9 +61,9 @@ class KnownKeys:
         self._most_of_one = max(1, max_in_flight // SHARED_BY)
         self._proxies = proxies
         self._clock = clock
-        self._valid: Recent[Credentials] = Recent(_VALID_KEYS)
+        self._valid: Recent[Credentials] = Recent(_MOST_KEYS)
         """By the hash of the header: finding a key takes 0.5 µs, parsing it 3 µs."""
-        self._refused_until: Recent[float] = Recent(_REFUSED_KEYS)
+        self._refused_until: Recent[float] = Recent(_MOST_KEYS)
         self._trials: dict[bytes, Trial] = {}
         self._waiting: Counter[bytes] = Counter()
         """Requests that wait for a trial, by the organization that their key names."""

@@ -6,6 +6,7 @@ The memory is bounded, whatever callers send: a key that was never accepted has 
 import asyncio
 import logging
 import time
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -25,7 +26,6 @@ _CHUNK = 50
 _LAST_SECONDS = 1.0
 _UNAUTHORIZED = 401
 _REFUSALS = frozenset((_UNAUTHORIZED, 403, 429))
-_SCRIPT = usage.text.encode()
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,8 @@ class Usage:
     async def write(self, servers: Servers) -> None:
         """Write all counts. Those that cannot be written now are kept for the next time."""
         found = self._take()
-        by_organization: dict[bytes, list[bytes]] = {}
-        for key in found:
-            by_organization.setdefault(names.owner_of_key(key), []).append(key)
-        for owner, keys in by_organization.items():
+        for owner, group in groupby(sorted(found), names.owner_of_key):
+            keys = list(group)
             for start in range(0, len(keys), _CHUNK):
                 some = {key: found[key] for key in keys[start : start + _CHUNK]}
                 try:
@@ -119,4 +117,4 @@ async def _write(servers: Servers, owner: bytes, some: dict[bytes, Used]) -> Non
         for key, used in some.items()
     ]
     command = usage(uses=names.usage(owner), records=list(some), seconds=EXPIRY_SECONDS, counts=counts)
-    await servers.call(names.tag(owner), *command.words(), script=_SCRIPT)
+    await servers.call(names.tag(owner), *command.words(), script=usage)

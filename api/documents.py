@@ -83,8 +83,8 @@ class Documents:
             request.caller = caller
             queue = caller.organization_tag
         record_id, accepted = segment if is_uuid(segment) else None, None
-        etags = etags_to_match(request.headers.get(b"if-none-match"))
         try:
+            etags = etags_to_match(request.headers.get(b"if-none-match"))
             reply = await worker.store.serve(caller, self._resource, record_id, etags, queue)
             accepted = reply.status != InvalidApiKey.status
         finally:

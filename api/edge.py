@@ -207,7 +207,8 @@ class Edge(asyncio.Protocol):
     def _make_room(self) -> None:
         """Close a tenth of the connections: those that have waited longest for their clients.
 
-        A tenth, because to find them takes a look at all. A client whose request is being answered is never cut off.
+        A tenth, because finding them takes a look at all connections. A client whose request is being answered is never
+        cut off.
         """
         waiting = [(since, each) for each in self._connections if (since := each.waiting_since) is not None]
         for _, each in nsmallest(max(1, self.max_connections // _SHARE), waiting, key=lambda found: found[0]):

@@ -73,8 +73,8 @@ class KnownKeys:
         return self._valid.get(sha256(authorization).digest()) if authorization else None
 
     async def admit(self, caller: Credentials, request: Request) -> Trial | None:
-        """Returns if a request may be served whose key is not known: with the trial of its key, which it makes and
-        settles itself, or with None if the trial of another request has shown that the key is valid.
+        """Admit a request whose key is not known. Returns the trial of its key, which this request makes and settles
+        itself; None if the trial of another request has shown that the key is valid.
 
         Raises InvalidApiKey, TooManyGuesses and Unavailable.
         """
@@ -126,8 +126,8 @@ class KnownKeys:
 
 
 class Recent(Generic[T]):
-    """Holds at most `most` values. Beyond that, those that have not been used for the longest time are forgotten: each
-    time that half as many were used, the others.
+    """Holds at most `most` values, in two halves. When the half with the values that were used lately is full, the
+    other half is forgotten, with all that was not used since it was filled.
 
     `functools.lru_cache` would keep the arguments of its function, which may be secrets.
     """

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from api.redis.servers import Servers
 from api.redis.serving import Serving
-from leadview.redis.errors import Kind, Unavailable
+from leadview.redis.errors import ErrorKind, Unavailable
 from schemas import names
 from schemas.heartbeat import SILENT_MS, Freshness
 from schemas.metrics import LATENCY_BUCKETS
@@ -57,7 +57,7 @@ class Counters(Struct):
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
-    redis_errors: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(get_args(Kind), 0))
+    redis_errors: dict[ErrorKind, int] = field(default_factory=lambda: dict.fromkeys(get_args(ErrorKind), 0))
     limiter_failures: int = 0
     """Requests whose charge Redis refused to write. The worker's local limiter decides whether they are served."""
     limiter_refusals: int = 0
@@ -155,8 +155,8 @@ def _buckets(counters: Counters) -> list[int]:
 
 
 async def read_heartbeats(servers: Servers, counters: Counters) -> None:
-    """Reads how old what is served is, from the heartbeats of the projectors in Redis, every few seconds until it is
-    cancelled.
+    """Reads the heartbeats of the projectors in Redis, which say how old the data is that is served, every few seconds
+    until it is cancelled.
 
     A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
     """

@@ -120,11 +120,11 @@ def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
     clients whose addresses are not known share one.
     """
     hops = request.headers.get(b"x-forwarded-for", b"").decode("latin-1").replace("\n", ",").rsplit(",", _MOST_HOPS)
-    found, address = b"", _parse(request.client or "")
+    found, address = b"", _address(request.client or "")
     while address is not None:
         found = address.packed[:_IPV6_NETWORK_BYTES]
         is_proxy = any(address in network for network in proxies)
-        address = _parse(hops.pop()) if is_proxy and hops else None
+        address = _address(hops.pop()) if is_proxy and hops else None
     return found
 
 
@@ -202,8 +202,8 @@ def encode_head(response: Response, request_id: bytes, common: bytes = b"", *, c
     )
 
 
-def _parse(text: str) -> IPv4Address | IPv6Address | None:
-    """Some proxies append the port as well."""
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """Returns the address in this text, None if it is none. Some proxies append the port as well."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

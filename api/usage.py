@@ -18,7 +18,7 @@ from schemas import names
 
 INTERVAL_SECONDS = 60.0
 MAX_KEYS = 10_000
-"""Keys that are counted between two writes, with those that could not be written; further ones are not counted."""
+"""Keys that are counted between two writes, and whose counts could not be written; further ones are not counted."""
 MAX_REFUSED_KEYS = 1_000
 """Likewise, keys that were answered with 401."""
 EXPIRY_SECONDS = 90 * 24 * 3600

@@ -37,7 +37,7 @@ from schemas.layouts import CERTAIN, PART
 from schemas.settings import ApiSettings
 
 SHARED_BY = 4
-"""The places of those that wait, or are under way, are shared by at least so many organizations."""
+"""At least so many organizations share the places of the calls that wait or are under way."""
 # The first retries are fast, because most outages are restarts. Later ones stay fast enough that service resumes
 # within a second of Redis's return, however long the outage was.
 _PAUSES_SECONDS = (0.01, 0.05, 0.1, 0.2, 0.3)
@@ -54,8 +54,8 @@ logger = logging.getLogger(__name__)
 
 
 class Turns:
-    """Who may call Redis now: `each` calls of one organization, and `together` calls of all, are under way. Those that
-    wait get their turns in their order, and the organizations one after the other.
+    """Who may call Redis now: at most `each` calls of one organization, and `together` calls of all, are under way. The
+    calls of an organization that wait get their turns in their order, and the organizations one after the other.
 
     All organizations share a connection to Redis, and its replies arrive in the order of the calls. So what one of them
     has on its way is what another one waits for, and must not depend on how much the first one sends.
@@ -109,7 +109,7 @@ class Turns:
         return turn
 
     async def wait(self, queue: bytes, turn: Future[None]) -> None:
-        """Returns when it is this turn. Raises Unavailable."""
+        """Returns when this turn has come. Raises Unavailable."""
         timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, turn)
         try:
             await turn
@@ -178,7 +178,7 @@ class Link:
         """`timeout`, in seconds, applies to each reply and to each attempt to connect."""
         self._location = location
         self.address = Address()
-        """Where the last attempt to connect led to."""
+        """The server of the last attempt to connect."""
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._connection: Connection | None = None

@@ -12,13 +12,11 @@ from typing import Any
 
 from api import pages
 from api.documents import Documents
-from api.errors import as_unavailable
+from api.errors import InternalError, as_unavailable
 from api.request import Request, Response, error_response
 from api.worker import Handler, Worker
 from schemas.resources import RESOURCES, ROOT
 from schemas.settings import ApiSettings
-
-_INTERNAL_ERROR = 500
 
 
 class Api:
@@ -76,7 +74,7 @@ class Endpoint:
         self._worker = worker
         self._handler = handler
         self._counters = worker.counters.route(route)
-        self._lowest = min(worker.log.lowest, _INTERNAL_ERROR)  # a defect is always logged
+        self._lowest = min(worker.log.lowest, InternalError.status)  # a defect is always logged
         self._path = path
 
     async def answer(self, request: Request, send: Callable[[Request, Response], None]) -> None:

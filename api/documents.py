@@ -112,12 +112,10 @@ class Documents:
         json = reply.value[self._body_offset :]
         if json[:1] == JSON_START:
             return Response(200, head, json, reply.rest)
-        return Response(200, head, self._unpacked(b"".join((reply.value, *reply.rest))))
-
-    def _unpacked(self, value: bytes) -> bytes:
         try:
-            return body(self._resource, value)
+            unpacked = body(self._resource, b"".join((reply.value, *reply.rest)))
         except Unreadable as error:
             raise InternalError(
                 f"the stored document cannot be read: {error} (`rebuild --organization` writes it again)"
             ) from error
+        return Response(200, head, unpacked)

@@ -60,7 +60,6 @@ _END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
 _VERSION_LENGTH = 11
-_OK = 200
 _CACHED_HOSTS = 16
 # As numbers, because bytes are searched for a number three times as fast as for bytes.
 _NUMBER_SIGN, _PERCENT = ord("#"), ord("%")
@@ -340,8 +339,13 @@ class Edge(asyncio.Protocol):
             raise BodyNotAllowed
         # What the usual form, a path, may contain was checked by the parser.
         path = target.partition(b"?")[0] if target.startswith(b"/") else httptools.parse_url(target).path or b"/"
-        own_id = request_id(self._headers.get(b"x-request-id"))
-        request = Request(own_id, method.decode(), normalized(path), self._headers, self._client)
+        request = Request(
+            request_id(self._headers.get(b"x-request-id")),
+            method.decode(),
+            normalized(path),
+            self._headers,
+            self._client,
+        )
         self._keep_alive &= version != "1.0" and not has_body and not self._worker.draining
         self._reading_done = has_body
         self._request = request
@@ -388,7 +392,7 @@ class Edge(asyncio.Protocol):
     def _send(self, request: Request, response: Response) -> None:
         """Write a response at once: before, the client had taken all former ones."""
         caller = request.caller  # if it was refused, its key may name any organization
-        self._organization = caller.organization if caller is not None and response.status == _OK else b""
+        self._organization = caller.organization if caller is not None and response.status == 200 else b""
         if self._transport.is_closing():
             return
         self._write(request, response, close=not self._keep_alive)

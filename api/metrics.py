@@ -79,7 +79,7 @@ async def report_counters(directory: Path, counters: Counters, servers: Servers,
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
         while True:
-            counters.in_flight = servers.in_flight
+            counters.in_flight = sum(link.in_flight for link in servers.links)
             counters.generation = serving.generation
             counters.ready = serving.ready
             write_snapshot(directory, counters)

@@ -41,16 +41,22 @@ class RequestLog:
         `route` is the path, for documents a template. What could not be read of the request is empty.
         """
         if request.error is not None and not isinstance(request.error, ApiError):
-            fields = self._fields(request, route, status, seconds)
-            logger.error("a request failed because of a defect", extra=fields, exc_info=request.error)
+            logger.error(
+                "a request failed because of a defect",
+                extra=self._fields(request, route, status, seconds),
+                exc_info=request.error,
+            )
             return
         if status < self.lowest:
             return
         if 400 <= status < 500 and not self._all and not self._is_in_sample():
             self._skipped += 1
             return
-        level = logging.ERROR if status >= 500 else logging.INFO
-        logger.log(level, "request answered", extra=self._fields(request, route, status, seconds))
+        logger.log(
+            logging.ERROR if status >= 500 else logging.INFO,
+            "request answered",
+            extra=self._fields(request, route, status, seconds),
+        )
 
     def _is_in_sample(self) -> bool:
         second = int(self._clock())

@@ -24,8 +24,7 @@ MAX_REFUSED_KEYS = 1_000
 EXPIRY_SECONDS = 90 * 24 * 3600
 _CHUNK = 50
 _LAST_SECONDS = 1.0
-_UNAUTHORIZED = 401
-_REFUSALS = frozenset((_UNAUTHORIZED, 403, 429))
+_REFUSALS = frozenset((401, 403, 429))
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Usage:
 
     def count(self, caller: Credentials, status: int, started: float) -> None:
         """Count a response to a request that began at this time, on the clock of `time.perf_counter`."""
-        counts, most = (self._refused, MAX_REFUSED_KEYS) if status == _UNAUTHORIZED else (self._accepted, MAX_KEYS)
+        counts, most = (self._refused, MAX_REFUSED_KEYS) if status == 401 else (self._accepted, MAX_KEYS)
         used = counts.get(caller.key_record)
         if used is None:
             if len(counts) >= most:

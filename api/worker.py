@@ -41,9 +41,12 @@ class Worker:
         self.serving = Serving(self.servers)
         self.store = Store(settings, self.servers, self.serving)
         self.limiter = LocalLimiter()
-        guesses = Guesses(limit(settings.api_unknown_key_limit))
-        proxies = networks(settings.api_trusted_proxies)
-        self.keys = KnownKeys(self.store, guesses, settings.api_max_in_flight, proxies)
+        self.keys = KnownKeys(
+            self.store,
+            Guesses(limit(settings.api_unknown_key_limit)),
+            settings.api_max_in_flight,
+            networks(settings.api_trusted_proxies),
+        )
         self.draining = False
         """Whether this worker is about to end. After SIGTERM it serves for a while, so that others stop sending to it.
         Meanwhile `/readyz` answers 503, and each response closes its connection. So a load balancer that asks `/readyz`

@@ -201,6 +201,7 @@ class Link:
 
     @property
     def in_flight(self) -> int:
+        """The number of commands without a reply."""
         return sum(connection.in_flight for connection in (self._connection, self._large) if connection)
 
     @property
@@ -325,9 +326,11 @@ class Link:
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
             reason = str(error) or type(error).__name__
-            unexpected = None if isinstance(error, Unavailable) else error
-            fields = {"redis": repr(self._location), "reason": reason}
-            logger.warning("cannot connect to Redis", extra=fields, exc_info=unexpected)
+            logger.warning(
+                "cannot connect to Redis",
+                extra={"redis": repr(self._location), "reason": reason},
+                exc_info=None if isinstance(error, Unavailable) else error,
+            )
 
 
 async def _named(connection: Connection) -> None:
@@ -354,11 +357,6 @@ class Servers(ABC):
     def __init__(self, timeout: float) -> None:
         """`timeout` is the time, in seconds, during which a call may be retried."""
         self._timeout = timeout
-
-    @property
-    def in_flight(self) -> int:
-        """The number of commands without a reply."""
-        return sum(link.in_flight for link in self.links)
 
     @property
     def map_version(self) -> int:

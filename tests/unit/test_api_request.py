@@ -165,7 +165,7 @@ ANSWERED = [kind for kind in ERRORS if kind not in (ApiError, errors.Refused)]
 
 def make(kind: type[ApiError]) -> ApiError:
     if issubclass(kind, errors.RateLimitExceeded):
-        return kind(2) if kind is errors.TooManyGuesses else kind(2, ["key"])
+        return kind(2, ["key"])
     return kind()
 
 

@@ -458,7 +458,7 @@ class Cluster(Servers):
         super().__init__(timeout)
         self._max_in_flight = max_in_flight
         self._cluster = cluster.Cluster(slot_map, self._open, self._drop)
-        self.links = self._cluster.nodes.values()
+        self.links = self._cluster.nodes.values()  # a view: always those of now
         self._running: dict[Link, Task[None]] = {}
         self._tasks: TaskGroup  # of `run`, which reads the map that names the first nodes
         self._map_attempted = asyncio.Event()

@@ -16,7 +16,7 @@ for promotions, for slots that move, and for the poll.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from uuid import UUID
 
@@ -118,10 +118,11 @@ class Serving:
 
     async def _ask(self, link: Link, tag: bytes | None, map_version: int) -> GenerationId:
         said: dict[bytes, list[bytes | None]] = {}
+        slots_of: dict[bytes, bytes | None] = {}
         try:
             while left := set(self._tags(link) or [names.HOME]) - said.keys():
                 for copy in sorted(left):  # what they say may name further copies
-                    said[copy] = await self._ask_copy(copy)
+                    said[copy], slots_of[copy] = await self._ask_copy(copy)
             generation = self._live(said.values())
         except Unavailable:
             link.served = None
@@ -132,7 +133,7 @@ class Serving:
             return generation
         before = link.served
         if before is None or before.reply != reply or before.map_version != map_version:
-            slots = await self._slots_of([copy for copy in said if copy in self._tags(link)])
+            slots = _flags({copy: slots for copy, slots in slots_of.items() if copy in self._tags(link)})
             before = Served(reply, generation, map_version, slots)
         link.served = before if before.slots and b"\1" in before.slots else None
         if link.served is None or (tag is not None and not self._believes(before, tag)):
@@ -177,16 +178,18 @@ class Serving:
             raise Rebuilding("the projection is not complete in this part of Redis")
         return generation
 
-    async def _ask_copy(self, tag: bytes) -> list[bytes | None]:
-        """Returns what a copy says. Raises Unavailable, and Rebuilding if it is not complete."""
+    async def _ask_copy(self, tag: bytes) -> tuple[list[bytes | None], bytes | None]:
+        """Returns what a copy says, as in the reply to `check`, and what it says at the same moment about the slots for
+        which each copy answers. Raises Unavailable, and Rebuilding if it is not complete.
+        """
         name = names.copy(names.CONTROL, tag)
         try:
-            reply: list[bytes | None] = await self._servers.call(tag, b"HMGET", name, *self._fields)
+            *reply, slots = await self._servers.call(tag, b"HMGET", name, *self._fields, control.SLOTS)
             self._complete(reply)
         except Unavailable:
             self._incomplete = tag
             raise
-        return reply
+        return reply, slots
 
     async def _ask_all(self) -> None:
         """Raises Unavailable, and Rebuilding, unless all copies are complete."""
@@ -198,17 +201,6 @@ class Serving:
         while left := {names.HOME, *self._copies.split()} - asked:
             await asyncio.gather(*map(self._ask_copy, left))
             asked |= left
-
-    async def _slots_of(self, copies: Collection[bytes]) -> bytes:
-        """Returns 1 for each slot for which one of these copies answers, as it says now."""
-        flags = bytearray(names.SLOTS)
-        for tag in copies:
-            (text,) = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), control.SLOTS)
-            if text is None:
-                raise Rebuilding("a part of Redis was emptied a moment ago")
-            for each in parse_slots(text).get(tag, ()):
-                flags[each.start : each.stop] = b"\1" * len(each)
-        return bytes(flags)
 
     async def check_ready(self) -> None:
         """Ask all shards, and let each one that serves execute what a request executes. Raises Unavailable if none
@@ -286,3 +278,14 @@ class Serving:
                 if self._servers.link(tag) is link:
                     found.append(tag)
         return found
+
+
+def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:
+    """Returns 1 for each slot for which one of these copies answers, as each of them says it. Raises Rebuilding."""
+    flags = bytearray(names.SLOTS)
+    for tag, slots in slots_of.items():
+        if slots is None:
+            raise Rebuilding("a part of Redis was emptied a moment ago")
+        for each in parse_slots(slots).get(tag, ()):
+            flags[each.start : each.stop] = b"\1" * len(each)
+    return bytes(flags)

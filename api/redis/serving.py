@@ -285,7 +285,7 @@ def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:
     flags = bytearray(names.SLOTS)
     for tag, slots in slots_of.items():
         if slots is None:
-            raise Rebuilding("a part of Redis was emptied a moment ago")
+            raise Rebuilding("a copy of the control record does not say which copies answer for which slots")
         for each in parse_slots(slots).get(tag, ()):
             flags[each.start : each.stop] = b"\1" * len(each)
     return bytes(flags)

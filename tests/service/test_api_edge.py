@@ -135,8 +135,10 @@ def test_one_response_in_json(api: ApiServer, sent: bytes, status: int, code: st
 
 
 def test_the_callers_request_id_is_kept(api: ApiServer) -> None:
-    sent = b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 5\r\n\r\nhello"
-    assert responses(api.exchange(sent))[0].headers["x-request-id"] == "mine"
+    sent = b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nOrigin: https://x\r\nContent-Length: 5\r\n\r\nhello"
+    (answer,) = responses(api.exchange(sent))
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.headers["access-control-allow-origin"] == "*", "a tool in a browser can read why it is refused"
 
 
 def test_a_refused_head_has_no_body(api: ApiServer) -> None:

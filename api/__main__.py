@@ -24,22 +24,17 @@ FAILURE = 1
 logger = logging.getLogger("api")
 
 
-def parser(program: str = "python -m api") -> argparse.ArgumentParser:
-    """Returns the parser of the command line, which has nothing but `--help` and `--version`."""
-    found = argparse.ArgumentParser(
-        prog=program,
-        description="Serves the HTTP API until SIGTERM. All settings are environment variables, such as "
-        "LEADVIEW_API_PORT: docs/settings.md lists them.",
-    )
-    found.add_argument("--version", action="version", version=f"leadview {VERSION}")
-    return found
-
-
 def main(words: Sequence[str] | None = None, program: str = "python -m api") -> int:
     """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port, 2 if the settings are not
     valid. Exits with 0 for `--help` and `--version`, and with 2 for other arguments.
     """
-    parser(program).parse_args(words)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Serves the HTTP API until SIGTERM. All settings are environment variables, such as "
+        "LEADVIEW_API_PORT: docs/settings.md lists them.",
+    )
+    parser.add_argument("--version", action="version", version=f"leadview {VERSION}")
+    parser.parse_args(words)
     try:
         settings = load(ApiSettings, os.environ)
         access(settings)  # raises before any worker starts

@@ -14,8 +14,6 @@
 Before row 5, Redis has to answer, and to hold the whole projection: otherwise 503 service_unavailable.
 """
 
-import re
-
 from api import limits
 from api.errors import (
     AccessDisabled,
@@ -26,12 +24,11 @@ from api.errors import (
     NoSuchRecord,
 )
 from api.redis.store import Reply
-from api.request import JSON, Credentials, Request, Response, credentials, etag_of
+from api.request import JSON, Credentials, Request, Response, credentials, etag_of, etags_to_match, is_uuid
 from api.worker import Worker
 from leadview.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
-from schemas.fields import UUID_PATTERN
 from schemas.layouts import JSON_START, LARGE
 from schemas.resources import Resource
 
@@ -43,7 +40,6 @@ _OPTIONS = Response(
     b"access-control-allow-headers: Authorization, If-None-Match, X-Request-Id\r\n"
     b"access-control-max-age: 86400\r\n",
 )
-_uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Documents:
@@ -61,8 +57,10 @@ class Documents:
             raise MethodNotAllowed(headers=_ALLOW)
         try:
             caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
-            if not reply.charged:
-                reply = _charge_locally(worker, caller, reply)
+            if not reply.charged:  # Redis refused to write the charge: the local limiter decides about the request
+                worker.counters.limiter_failures += 1
+                reply = worker.limiter.charge(caller, reply)
+                worker.counters.limiter_refusals += reply.status == 429
             if reply.status == LARGE:
                 queue = caller.organization_tag
                 reply = await worker.store.read_large(caller, self._resource, request.last_segment, reply, queue)
@@ -84,9 +82,10 @@ class Documents:
         else:
             request.caller = caller
             queue = caller.organization_tag
-        record_id, accepted = segment if _uuid(segment) else None, None
+        record_id, accepted = segment if is_uuid(segment) else None, None
         try:
-            reply = await worker.store.serve(caller, self._resource, record_id, request.etags, queue)
+            etags = etags_to_match(request.headers.get(b"if-none-match"))
+            reply = await worker.store.serve(caller, self._resource, record_id, etags, queue)
             accepted = reply.status != InvalidApiKey.status
         finally:
             if not (is_known and accepted):
@@ -113,21 +112,10 @@ class Documents:
         json = reply.value[self._body_offset :]
         if json[:1] == JSON_START:
             return Response(200, head, json, reply.rest)
-        return Response(200, head, self._unpacked(b"".join((reply.value, *reply.rest))))
-
-    def _unpacked(self, value: bytes) -> bytes:
         try:
-            return body(self._resource, value)
+            unpacked = body(self._resource, b"".join((reply.value, *reply.rest)))
         except Unreadable as error:
             raise InternalError(
                 f"the stored document cannot be read: {error} (`rebuild --organization` writes it again)"
             ) from error
-
-
-def _charge_locally(worker: Worker, caller: Credentials, reply: Reply) -> Reply:
-    """Redis served the read but refused to write the charge: the local limiter decides about the request."""
-    worker.counters.limiter_failures += 1
-    charged = worker.limiter.charge(caller, reply)
-    if charged.status == 429:
-        worker.counters.limiter_refusals += 1
-    return charged
+        return Response(200, head, unpacked)

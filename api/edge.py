@@ -15,7 +15,7 @@ would find. Between two requests it holds neither headers nor a key.
 
 uvicorn starts the workers, makes an object of this class for each connection, and ends them. What the two know of each
 other is named here: the four arguments, `shutdown`, and of the server's state its `connections`, `tasks` and
-`default_headers`.
+`default_headers`. Requests and responses are our own: uvicorn sees none of them.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from api.app import Api
 from api.errors import ApiError, BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
 from api.request import REPEATED, Request, Response, encode_head, error_response, request_id
-from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
 """Of each worker. The connections of 4,096 clients that wait take about 30 MiB."""
@@ -150,19 +150,18 @@ class Edge(asyncio.Protocol):
 
     def __init__(
         self,
-        config: Config,
+        config: Config,  # noqa: ARG002 - uvicorn passes it
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.loop = _loop or asyncio.get_running_loop()
-        self._app = config.loaded_app
         self._server = server_state
         self._connections = cast(set[Edge], server_state.connections)
         """All connections of this worker."""
         self._tasks = cast(set[asyncio.Task[None] | None], server_state.tasks)
-        # uvicorn passes what the lifespan of the application has yielded (`api/app.py`).
-        self._worker: Worker = app_state["worker"]
+        self._api: Api = app_state["api"]  # as the lifespan of the application has set it
+        self._worker = self._api.worker
         self._transport: asyncio.Transport
         self._client: str | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -188,7 +187,8 @@ class Edge(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it is always this kind
         self._transport = transport
-        self._client = _address(transport)
+        client = transport.get_extra_info("peername")  # None if it has closed the connection already
+        self._client = client and client[0]
         transport.set_write_buffer_limits(high=0)  # so `pause_writing` is called if the send buffer is full
         self._connections.add(self)
         if len(self._connections) > self.max_connections:
@@ -206,7 +206,8 @@ class Edge(asyncio.Protocol):
     def _make_room(self) -> None:
         """Close a tenth of the connections: those that have waited longest for their clients.
 
-        A tenth, because to find them takes a look at all. A client whose request is being answered is never cut off.
+        A tenth, because finding them takes a look at all connections. A client whose request is being answered is never
+        cut off.
         """
         waiting = [(since, each) for each in self._connections if (since := each.waiting_since) is not None]
         for _, each in nsmallest(max(1, self.max_connections // _SHARE), waiting, key=lambda found: found[0]):
@@ -338,8 +339,13 @@ class Edge(asyncio.Protocol):
             raise BodyNotAllowed
         # What the usual form, a path, may contain was checked by the parser.
         path = target.partition(b"?")[0] if target.startswith(b"/") else httptools.parse_url(target).path or b"/"
-        own_id = request_id(self._headers.get(b"x-request-id"))
-        request = Request(own_id, method.decode(), normalized(path), self._headers, self._client)
+        request = Request(
+            request_id(self._headers.get(b"x-request-id")),
+            method.decode(),
+            normalized(path),
+            self._headers,
+            self._client,
+        )
         self._keep_alive &= version != "1.0" and not has_body and not self._worker.draining
         self._reading_done = has_body
         self._request = request
@@ -374,7 +380,7 @@ class Edge(asyncio.Protocol):
 
     async def _serve(self, request: Request) -> None:
         try:
-            await self._app({"type": "http", "request": request}, _receive, self._send)
+            await self._api.endpoint(request).answer(request, self._send)
         except (Exception, asyncio.CancelledError) as error:
             if self._request is request:
                 self._refuse(error)
@@ -383,18 +389,13 @@ class Edge(asyncio.Protocol):
         finally:
             self._tasks.discard(asyncio.current_task(self.loop))
 
-    async def _send(self, message: Any) -> None:
-        """Take the only message of a response: an `http.response.start` with the whole `response` (`api/app.py`). It is
-        written at once: before, the client had taken all former responses.
-
-        Raises KeyError for any other message. Only Starlette sends one, to answer a defect by itself, in plain text.
-        The error prevents that, and `_serve` answers in JSON.
-        """
-        response: Response = message["response"]
-        self._organization = message["organization"]
+    def _send(self, request: Request, response: Response) -> None:
+        """Write a response at once: before, the client had taken all former ones."""
+        caller = request.caller  # if it was refused, its key may name any organization
+        self._organization = caller.organization if caller is not None and response.status == 200 else b""
         if self._transport.is_closing():
             return
-        self._write(response, message["request_id"], cors=message["cors"], close=not self._keep_alive)
+        self._write(request, response, close=not self._keep_alive)
         if self._transport.is_closing():  # `unread` has chosen this connection
             return
         self._resume_reading()
@@ -405,10 +406,10 @@ class Edge(asyncio.Protocol):
         else:
             self._wait(self.idle_seconds)
 
-    def _write(self, response: Response, own_id: bytes, *, cors: bool, close: bool) -> None:
-        head = encode_head(response, own_id, _lines((*self._server.default_headers,)), cors=cors, close=close)
-        is_head = self._head.startswith(b"HEAD ") if self._request is None else self._request.method == "HEAD"
-        if is_head:
+    def _write(self, request: Request, response: Response, *, close: bool) -> None:
+        cors = b"origin" in request.headers
+        head = encode_head(response, request.id, _lines((*self._server.default_headers,)), cors=cors, close=close)
+        if request.method == "HEAD":
             self._transport.write(head)
         elif response.rest:
             self._transport.writelines((head, response.body, *response.rest))
@@ -419,12 +420,18 @@ class Edge(asyncio.Protocol):
     def _refuse(self, error: BaseException) -> None:
         """Report an error that no endpoint has reported, and close the connection."""
         self.waiting_since = None
-        own_id = request_id(self._headers.get(b"x-request-id", b"").rpartition(REPEATED)[2])
-        response = error_response(error, own_id, self._worker.docs_url)
+        request = self._request
+        if request is None:  # it has not begun: its head is not complete, or not valid
+            own_id = request_id(self._headers.get(b"x-request-id", b"").rpartition(REPEATED)[2])
+            method = "HEAD" if self._head.startswith(b"HEAD ") else ""
+            request = Request(own_id, method, headers=self._headers)
+        request.error = error
+        response = error_response(error, request.id, self._worker.settings.docs_url)
         self._worker.counters.route("edge").count(response.status, 0.0)
-        self._worker.log.write(Request(own_id, error=error), "edge", response.status, 0.0)
+        self._worker.log.write(request, "edge", response.status, 0.0)
+        request.error = None
         if not self._transport.is_closing():
-            self._write(response, own_id, cors=b"origin" in self._headers, close=True)
+            self._write(request, response, close=True)
             self._forget_head()
             self._close_gently()
 
@@ -492,17 +499,3 @@ class Edge(asyncio.Protocol):
         else:
             self._waits_until += LINGER_SECONDS
             self._set_timer()
-
-
-async def _receive() -> dict[str, Any]:
-    """No request has a body."""
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
-def _address(transport: asyncio.Transport) -> str | None:
-    """Returns the address of the client; None if it has closed the connection already."""
-    try:
-        address: str = transport.get_extra_info("socket").getpeername()[0]
-    except OSError:
-        return None
-    return address

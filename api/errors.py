@@ -118,9 +118,6 @@ class RateLimitExceeded(ApiError, code="rate_limit_exceeded"):
 class TooManyGuesses(RateLimitExceeded):
     message = "Too many unknown API keys were sent from your address. Try again after `retry_after` seconds."
 
-    def __init__(self, retry_after: int, *, headers: bytes = b"") -> None:
-        super().__init__(retry_after, ["address"], headers=headers)
-
 
 class Unavailable(ApiError, redis.Unavailable, code="service_unavailable"):
     """Whatever catches the errors of the client of Redis catches this one, too."""

@@ -13,7 +13,7 @@ from api.errors import CannotListen
 from api.metrics import Counters, read_snapshots
 from leadview.instruments import family, histogram_family, new_registry
 from leadview.metrics_port import Health, MetricsServer
-from leadview.redis.errors import Kind
+from leadview.redis.errors import ErrorKind
 from schemas import metrics
 
 _NAN = float("nan")
@@ -31,7 +31,7 @@ class WorkersCollector(Collector):
         yield _latency(workers)
         # Every reason is there from the beginning, because an increase from nothing is none to Prometheus.
         errors: dict[tuple[str, ...], float] = {
-            (kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(Kind)
+            (kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(ErrorKind)
         }
         yield family(metrics.REDIS_ERRORS, errors)
         yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))

@@ -22,8 +22,7 @@ from api.request import Credentials, Request, client_address
 from schemas.settings import Network
 
 REFUSED_SECONDS = 0.5
-_VALID_KEYS = 8192
-_REFUSED_KEYS = 8192
+_MOST_KEYS = 8192
 
 T = TypeVar("T")
 
@@ -62,9 +61,9 @@ class KnownKeys:
         self._most_of_one = max(1, max_in_flight // SHARED_BY)
         self._proxies = proxies
         self._clock = clock
-        self._valid: Recent[Credentials] = Recent(_VALID_KEYS)
+        self._valid: Recent[Credentials] = Recent(_MOST_KEYS)
         """By the hash of the header: finding a key takes 0.5 µs, parsing it 3 µs."""
-        self._refused_until: Recent[float] = Recent(_REFUSED_KEYS)
+        self._refused_until: Recent[float] = Recent(_MOST_KEYS)
         self._trials: dict[bytes, Trial] = {}
         self._waiting: Counter[bytes] = Counter()
         """Requests that wait for a trial, by the organization that their key names."""
@@ -74,8 +73,8 @@ class KnownKeys:
         return self._valid.get(sha256(authorization).digest()) if authorization else None
 
     async def admit(self, caller: Credentials, request: Request) -> Trial | None:
-        """Returns if a request may be served whose key is not known: with the trial of its key, which it makes and
-        settles itself, or with None if the trial of another request has shown that the key is valid.
+        """Admit a request whose key is not known. Returns the trial of its key, which this request makes and settles
+        itself; None if the trial of another request has shown that the key is valid.
 
         Raises InvalidApiKey, TooManyGuesses and Unavailable.
         """
@@ -127,8 +126,8 @@ class KnownKeys:
 
 
 class Recent(Generic[T]):
-    """Holds at most `most` values. Beyond that, those that have not been used for the longest time are forgotten: each
-    time that half as many were used, the others.
+    """Holds at most `most` values, in two halves. When the half with the values that were used lately is full, the
+    other half is forgotten, with all that was not used since it was filled.
 
     `functools.lru_cache` would keep the arguments of its function, which may be secrets.
     """

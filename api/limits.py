@@ -38,9 +38,6 @@ class Buckets:
         self._clock = clock
         self._full_at: dict[bytes, int] = {}  # in the order of their last charge
 
-    def _now(self) -> int:
-        return self._clock() // 1000
-
     def _read(self, name: bytes, limit: Limit, now: int) -> Bucket:
         return bucket(limit.quota, limit.window, self._full_at.get(name, 0) - now)
 
@@ -61,7 +58,7 @@ class LocalLimiter(Buckets):
         """Returns the reply with the limits of this worker in place of those in Redis. Either both buckets are charged,
         or neither is, and the status is 429.
         """
-        now = self._now()
+        now = self._clock() // 1000
         key = self._read(caller.key_limit, Limit(reply.key_quota, reply.key_window), now)
         by_organization = Limit(reply.organization_quota, reply.organization_window)
         organization = self._read(caller.organization_limit, by_organization, now)
@@ -89,10 +86,10 @@ class Guesses(Buckets):
 
     def charge(self, address: bytes) -> None:
         """Call this before a key is looked up that may be unknown. Raises TooManyGuesses."""
-        now = self._now()
+        now = self._clock() // 1000
         found = self._read(address, self._limit, now)
         if found.wait:
-            raise TooManyGuesses(seconds(found.wait), headers=_address_headers(self._limit, found))
+            raise TooManyGuesses(seconds(found.wait), ["address"], headers=_address_headers(self._limit, found))
         self._charge(address, found, now)
 
     def refund(self, address: bytes) -> None:

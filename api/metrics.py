@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import get_args
@@ -20,18 +20,19 @@ from msgspec import Struct, field
 
 from api.redis.servers import Servers
 from api.redis.serving import Serving
-from leadview.redis.errors import Kind, Unavailable
-from schemas import metrics, names
+from leadview.redis.errors import ErrorKind, Unavailable
+from schemas import names
 from schemas.heartbeat import SILENT_MS, Freshness
+from schemas.metrics import LATENCY_BUCKETS
+from schemas.resources import RESOURCES
 
-BUCKETS_SECONDS = metrics.LATENCY_BUCKETS
 SNAPSHOT_SECONDS = 1.0
 STALE_SECONDS = 5.0
 """The worker of a file that is older than this is no longer running."""
 READ_SECONDS = 3.0
 _LATENCY_SECONDS = 0.5
 _LATENCY_EXPIRY_SECONDS = 60
-_BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
+_BEYOND_BUCKETS_SECONDS = 2 * LATENCY_BUCKETS[-1]
 
 logger = logging.getLogger(__name__)
 
@@ -40,23 +41,23 @@ class RouteCounters(Struct):
     """The responses of one route."""
 
     statuses: dict[int, int] = field(default_factory=dict)
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
-    """Responses by duration: bucket i counts those up to BUCKETS_SECONDS[i], the last bucket counts all slower ones."""
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
+    """Responses by duration: bucket i counts those up to LATENCY_BUCKETS[i], the last bucket counts all slower ones."""
     seconds: float = 0.0
 
     def count(self, status: int, seconds: float) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        self.buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         self.seconds += seconds
 
 
 class Counters(Struct):
     """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot, and
-    `projectors`, `measured_at` and `complete_until` by `Projectors`.
+    `projectors`, `measured_at` and `complete_until` by `read_heartbeats`.
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
-    redis_errors: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(get_args(Kind), 0))
+    redis_errors: dict[ErrorKind, int] = field(default_factory=lambda: dict.fromkeys(get_args(ErrorKind), 0))
     limiter_failures: int = 0
     """Requests whose charge Redis refused to write. The worker's local limiter decides whether they are served."""
     limiter_refusals: int = 0
@@ -78,7 +79,7 @@ async def report_counters(directory: Path, counters: Counters, servers: Servers,
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
         while True:
-            counters.in_flight = servers.in_flight
+            counters.in_flight = sum(link.in_flight for link in servers.links)
             counters.generation = serving.generation
             counters.ready = serving.ready
             write_snapshot(directory, counters)
@@ -110,8 +111,8 @@ def _read(path: Path) -> Counters:
     return counters
 
 
-async def report_latency(servers: Servers, serving: Serving, counters: Counters, routes: Collection[str]) -> None:
-    """Writes the response times of this worker into Redis, so that the projector can yield to requests, twice a second
+async def report_latency(servers: Servers, serving: Serving, counters: Counters) -> None:
+    """Writes the response times of documents into Redis, so that the projector can yield to requests, twice a second
     until it is cancelled. A report that cannot be written is skipped.
 
     The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
@@ -119,10 +120,10 @@ async def report_latency(servers: Servers, serving: Serving, counters: Counters,
     which must not yield then.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
-    before = _buckets(counters, routes)
+    before = _buckets(counters)
     while True:
         await asyncio.sleep(_LATENCY_SECONDS)
-        now = _buckets(counters, routes)
+        now = _buckets(counters)
         slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
         before = now
         if not serving.ready:
@@ -141,52 +142,47 @@ def p99(buckets: Iterable[int]) -> float:
     """
     counts = list(buckets)
     allowed = sum(counts) // 100
-    for bound, count in zip((_BEYOND_BUCKETS_SECONDS, *reversed(BUCKETS_SECONDS)), reversed(counts), strict=True):
+    for bound, count in zip((_BEYOND_BUCKETS_SECONDS, *reversed(LATENCY_BUCKETS)), reversed(counts), strict=True):
         allowed -= count
         if allowed < 0:
             return bound
     return 0.0
 
 
-def _buckets(counters: Counters, routes: Collection[str]) -> list[int]:
-    """Returns the responses of all these routes together, by duration."""
-    return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in routes), strict=True)]
+def _buckets(counters: Counters) -> list[int]:
+    """Returns the responses of all documents together, by duration."""
+    return [sum(counts) for counts in zip(*(counters.route(it.noun).buckets for it in RESOURCES), strict=True)]
 
 
-class Projectors:
-    """Reads how old what is served is, from the heartbeats of the projectors in Redis, every few seconds.
+async def read_heartbeats(servers: Servers, counters: Counters) -> None:
+    """Reads the heartbeats of the projectors in Redis, which say how old the data is that is served, every few seconds
+    until it is cancelled.
 
     A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
     """
-
-    def __init__(self, servers: Servers, counters: Counters) -> None:
-        self._servers = servers
-        self._counters = counters
-        self._next = 0.0
-        self._warned = False
-
-    async def look(self) -> None:
-        """Read the heartbeats if it is time to."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + READ_SECONDS
+    was_read = True
+    await servers.first_attempt()  # otherwise every start would warn that there is no connection
+    while True:
         try:
-            seconds, microseconds = await self._servers.call(names.HOME, b"TIME")
-            stored = await self._servers.call(names.HOME, b"HGETALL", names.WRITERS)
-            self._note(int(seconds) * 1000 + int(microseconds) // 1000, stored[1::2])
+            seconds, microseconds = await servers.call(names.HOME, b"TIME")
+            stored = await servers.call(names.HOME, b"HGETALL", names.WRITERS)
+            _note(counters, int(seconds) * 1000 + int(microseconds) // 1000, stored[1::2])
+            was_read = True
         except (Unavailable, ValueError) as error:  # a ValueError: a heartbeat that this program cannot read
-            if self._counters.projectors is not None or not self._warned:
+            if was_read:  # once per outage
                 logger.warning("the heartbeats of the projectors cannot be read", extra={"error": str(error)})
-            self._counters.projectors, self._warned = None, True
+            counters.projectors, was_read = None, False
+        await asyncio.sleep(READ_SECONDS)
 
-    def _note(self, now: int, stored: Sequence[bytes]) -> None:
-        alive = 0
-        for value in stored:
-            at, _, text = value.partition(b" ")
-            heartbeat = msgspec.json.decode(text, type=Freshness)
-            alive += heartbeat.role == "run" and now - int(at) < SILENT_MS
-            # The newest one, not the best: after Redis was emptied, less is visible than before.
-            if heartbeat.measured_at > self._counters.measured_at:
-                self._counters.measured_at = heartbeat.measured_at
-                self._counters.complete_until = heartbeat.complete_until
-        self._counters.projectors = alive
+
+def _note(counters: Counters, now: int, heartbeats: Sequence[bytes]) -> None:
+    """Note what the heartbeats say at this time, in milliseconds since 1970. Raises ValueError."""
+    alive = 0
+    for value in heartbeats:
+        at, _, text = value.partition(b" ")
+        heartbeat = msgspec.json.decode(text, type=Freshness)
+        alive += heartbeat.role == "run" and now - int(at) < SILENT_MS
+        # The newest one, not the best: after Redis was emptied, less is visible than before.
+        if heartbeat.measured_at > counters.measured_at:
+            counters.measured_at, counters.complete_until = heartbeat.measured_at, heartbeat.complete_until
+    counters.projectors = alive

@@ -1,6 +1,5 @@
 """The paths that need no API key: health, readiness and the OpenAPI document."""
 
-from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
 import msgspec
@@ -8,13 +7,11 @@ import xxhash
 
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
 from api.request import JSON, NO_STORE, OPAQUE_TAG, Request, Response
-from api.worker import Worker
+from api.worker import Handler, Worker
 from schemas.problems import Health
 
 _ALLOW = b"allow: GET, HEAD\r\n"
 _HEALTH = Response(200, JSON + NO_STORE, msgspec.json.encode(Health()))
-
-Page = Callable[[Worker, Request], Awaitable[Response]]
 
 # The committed document (`python -m docs.generate`): no generator runs in production. CORS headers are sent only if
 # `Origin` was: a browser must not use a copy without them for another site.
@@ -25,7 +22,7 @@ _OPENAPI = Response(200, JSON + _HEADERS, _BODY)
 _NOT_MODIFIED = Response(304, _HEADERS)
 
 
-def read_only(page: Page) -> Page:
+def read_only(page: Handler) -> Handler:
     """Returns a page that answers GET and HEAD, and other methods with 405."""
 
     async def checked(worker: Worker, request: Request) -> Response:

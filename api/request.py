@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct
 
 from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, RateLimitExceeded
 from schemas import api_keys, names
+from schemas.fields import UUID_PATTERN
 from schemas.layouts import ETAG
 from schemas.problems import ErrorBody, RateLimitError, RetryableError
 from schemas.settings import Network
@@ -24,11 +25,11 @@ from schemas.settings import Network
 REPEATED = b"\n"
 """Joins the values of a header that was sent more than once. No header value can contain a line feed."""
 JSON = b"content-type: application/json\r\n"
-CLOSE = b"connection: close\r\n"
 NO_STORE = b"cache-control: no-store\r\n"
 MAX_ETAGS = 32
 """Further ETags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
 OPAQUE_TAG = re.compile(rb'"([^"]*)"')
+is_uuid = re.compile(UUID_PATTERN).fullmatch
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
@@ -101,11 +102,6 @@ class Request(Struct):
     error: BaseException | None = None
     """Why the response is an error."""
 
-    @property
-    def etags(self) -> tuple[bytes, ...]:
-        """The ETags of `If-None-Match` in the form that the script takes."""
-        return etags_to_match(self.headers[b"if-none-match"]) if b"if-none-match" in self.headers else ()
-
 
 def request_id(sent: bytes | None) -> bytes:
     """Returns the id that was sent if it is safe in headers and logs, otherwise 32 new hex digits."""
@@ -124,11 +120,11 @@ def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
     clients whose addresses are not known share one.
     """
     hops = request.headers.get(b"x-forwarded-for", b"").decode("latin-1").replace("\n", ",").rsplit(",", _MOST_HOPS)
-    found, address = b"", _parse(request.client or "")
+    found, address = b"", _address(request.client or "")
     while address is not None:
         found = address.packed[:_IPV6_NETWORK_BYTES]
         is_proxy = any(address in network for network in proxies)
-        address = _parse(hops.pop()) if is_proxy and hops else None
+        address = _address(hops.pop()) if is_proxy and hops else None
     return found
 
 
@@ -141,11 +137,13 @@ def etag_of(value: bytes) -> bytes:
     return b'W/"' + hexlify(value[ETAG]) + b'"'
 
 
-def etags_to_match(header: bytes) -> tuple[bytes, ...]:
+def etags_to_match(header: bytes | None) -> tuple[bytes, ...]:
     """Returns the ETags of an `If-None-Match` header in the form that the script takes: 12 bytes each, or `*`.
 
     ETags that this API cannot have sent are left out, because they match nothing.
     """
+    if header is None:
+        return ()
     if header.strip() == b"*":
         return (b"*",)
     own = filter(_OWN_ETAG.fullmatch, OPAQUE_TAG.findall(header))
@@ -200,12 +198,12 @@ def encode_head(response: Response, request_id: bytes, common: bytes = b"", *, c
         request_id,
         b"" if response.status in (204, 304) else b"content-length: %d\r\n" % length,
         _CORS if cors else b"",
-        CLOSE if close else b"",
+        b"connection: close\r\n" if close else b"",
     )
 
 
-def _parse(text: str) -> IPv4Address | IPv6Address | None:
-    """Some proxies append the port as well."""
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """Returns the address in this text, None if it is none. Some proxies append the port as well."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

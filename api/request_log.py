@@ -5,23 +5,18 @@ the key names, also if the key was refused.
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable
 
 from api.errors import ApiError
-from api.request import Request
+from api.request import Request, is_uuid
 from schemas import names
-from schemas.fields import UUID_PATTERN
 from schemas.settings import RequestLogMode
 
-TEMPLATE = "/{id}"
-"""The end of the route of a document."""
 SAMPLE = 5
 """Lines about 4xx in one second of a worker; those about 5xx are always written."""
 _PREFIX = 12
 _LOWEST: dict[RequestLogMode, int] = {"off": 1000, "errors": 400, "all": 0}
-_uuid = re.compile(UUID_PATTERN).fullmatch
 
 logger = logging.getLogger(__name__)
 
@@ -46,16 +41,22 @@ class RequestLog:
         `route` is the path, for documents a template. What could not be read of the request is empty.
         """
         if request.error is not None and not isinstance(request.error, ApiError):
-            fields = self._fields(request, route, status, seconds)
-            logger.error("a request failed because of a defect", extra=fields, exc_info=request.error)
+            logger.error(
+                "a request failed because of a defect",
+                extra=self._fields(request, route, status, seconds),
+                exc_info=request.error,
+            )
             return
         if status < self.lowest:
             return
         if 400 <= status < 500 and not self._all and not self._is_in_sample():
             self._skipped += 1
             return
-        level = logging.ERROR if status >= 500 else logging.INFO
-        logger.log(level, "request answered", extra=self._fields(request, route, status, seconds))
+        logger.log(
+            logging.ERROR if status >= 500 else logging.INFO,
+            "request answered",
+            extra=self._fields(request, route, status, seconds),
+        )
 
     def _is_in_sample(self) -> bool:
         second = int(self._clock())
@@ -73,7 +74,7 @@ class RequestLog:
         }
         if request.method:
             found["method"] = request.method
-        if route.endswith(TEMPLATE) and _uuid(request.last_segment):
+        if is_uuid(request.last_segment):
             found["record"] = request.last_segment.lower()
         if isinstance(request.error, ApiError):
             found["error"] = request.error.code

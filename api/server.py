@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from api.app import create_app
+from api.app import Api
 from api.edge import MAX_CONNECTIONS, RECEIVE_BUFFER, SEND_BUFFER, Edge
 from api.errors import CannotListen
 from leadview import logs, metrics_port
@@ -67,10 +66,10 @@ def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> in
     return STARTUP_FAILURE if any(it.exitcode == STARTUP_FAILURE for it in workers.processes) else 0
 
 
-def _application(settings: ApiSettings, snapshots: Path | None) -> Starlette:
+def _application(settings: ApiSettings, snapshots: Path | None) -> Api:
     logs.configure(settings.log_level)  # each worker is a new process
     Edge.max_connections = _raise_file_limit()
-    application = create_app(settings, snapshots)
+    application = Api(settings, snapshots)
     # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
     # it all, which takes 20 ms.
     gc.collect()

@@ -6,6 +6,7 @@ The memory is bounded, whatever callers send: a key that was never accepted has 
 import asyncio
 import logging
 import time
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -17,15 +18,13 @@ from schemas import names
 
 INTERVAL_SECONDS = 60.0
 MAX_KEYS = 10_000
-"""Keys that are counted between two writes, with those that could not be written; further ones are not counted."""
+"""Keys that are counted between two writes, and whose counts could not be written; further ones are not counted."""
 MAX_REFUSED_KEYS = 1_000
 """Likewise, keys that were answered with 401."""
 EXPIRY_SECONDS = 90 * 24 * 3600
 _CHUNK = 50
 _LAST_SECONDS = 1.0
-_UNAUTHORIZED = 401
-_REFUSALS = frozenset((_UNAUTHORIZED, 403, 429))
-_SCRIPT = usage.text.encode()
+_REFUSALS = frozenset((401, 403, 429))
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Usage:
 
     def count(self, caller: Credentials, status: int, started: float) -> None:
         """Count a response to a request that began at this time, on the clock of `time.perf_counter`."""
-        counts, most = (self._refused, MAX_REFUSED_KEYS) if status == _UNAUTHORIZED else (self._accepted, MAX_KEYS)
+        counts, most = (self._refused, MAX_REFUSED_KEYS) if status == 401 else (self._accepted, MAX_KEYS)
         used = counts.get(caller.key_record)
         if used is None:
             if len(counts) >= most:
@@ -78,10 +77,8 @@ class Usage:
     async def write(self, servers: Servers) -> None:
         """Write all counts. Those that cannot be written now are kept for the next time."""
         found = self._take()
-        by_organization: dict[bytes, list[bytes]] = {}
-        for key in found:
-            by_organization.setdefault(names.owner_of_key(key), []).append(key)
-        for owner, keys in by_organization.items():
+        for owner, group in groupby(sorted(found), names.owner_of_key):
+            keys = list(group)
             for start in range(0, len(keys), _CHUNK):
                 some = {key: found[key] for key in keys[start : start + _CHUNK]}
                 try:
@@ -119,4 +116,4 @@ async def _write(servers: Servers, owner: bytes, some: dict[bytes, Used]) -> Non
         for key, used in some.items()
     ]
     command = usage(uses=names.usage(owner), records=list(some), seconds=EXPIRY_SECONDS, counts=counts)
-    await servers.call(names.tag(owner), *command.words(), script=_SCRIPT)
+    await servers.call(names.tag(owner), *command.words(), script=usage)

@@ -3,24 +3,27 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from api.keys import KnownKeys
 from api.limits import Guesses, LocalLimiter
-from api.metrics import Counters, Projectors, report_counters, report_latency
+from api.metrics import Counters, read_heartbeats, report_counters, report_latency
 from api.redis.servers import servers as redis_servers
 from api.redis.serving import Serving
 from api.redis.store import Store
+from api.request import Request, Response
 from api.request_log import RequestLog
 from api.usage import Usage
 from leadview.background import keep, watch_parent
-from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
+
+Handler = Callable[["Worker", Request], Awaitable[Response]]
+"""Computes the response to a request. Raises ApiError for every response that is an error."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +34,6 @@ class Worker:
     def __init__(self, settings: ApiSettings) -> None:
         """Raises AddressError."""
         self.settings = settings
-        self.docs_url = settings.docs_url
         self.counters = Counters()
         self.log = RequestLog(settings.request_log)
         self.usage = Usage()
@@ -39,9 +41,12 @@ class Worker:
         self.serving = Serving(self.servers)
         self.store = Store(settings, self.servers, self.serving)
         self.limiter = LocalLimiter()
-        guesses = Guesses(limit(settings.api_unknown_key_limit))
-        proxies = networks(settings.api_trusted_proxies)
-        self.keys = KnownKeys(self.store, guesses, settings.api_max_in_flight, proxies)
+        self.keys = KnownKeys(
+            self.store,
+            Guesses(limit(settings.api_unknown_key_limit)),
+            settings.api_max_in_flight,
+            networks(settings.api_trusted_proxies),
+        )
         self.draining = False
         """Whether this worker is about to end. After SIGTERM it serves for a while, so that others stop sending to it.
         Meanwhile `/readyz` answers 503, and each response closes its connection. So a load balancer that asks `/readyz`
@@ -63,10 +68,10 @@ class Worker:
 
     def _tasks(self, snapshots: Path | None) -> list[Coroutine[Any, Any, None]]:
         servers, serving, counters = self.servers, self.serving, self.counters
-        routes = [resource.noun for resource in RESOURCES]
         kept: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "the poll of Redis": partial(serving.poll, Projectors(servers, counters).look),
-            "the report of the latency": partial(report_latency, servers, serving, counters, routes),
+            "the poll of Redis": serving.poll,
+            "the reading of heartbeats": partial(read_heartbeats, servers, counters),
+            "the report of the latency": partial(report_latency, servers, serving, counters),
             "the report of the use of keys": partial(self.usage.report, servers),
         }
         if snapshots is not None:
@@ -80,9 +85,8 @@ class Worker:
         """
         if not seconds:
             return
-        loop, end = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
-        if not callable(end):
-            raise TypeError("SIGTERM has no handler that could end this worker")
+        loop = asyncio.get_running_loop()
+        end = cast(Callable[[int, FrameType | None], object], signal.getsignal(signal.SIGTERM))  # uvicorn has set one
 
         def begin(number: int, frame: FrameType | None) -> None:
             if self.draining:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from api.redis import scripts
-from api.redis.serving import SCRIPT
 from bench.benchmark import (
     LEADVIEW,
     Benchmark,
@@ -163,7 +162,7 @@ def script_call(tenant: Tenant, lead_id: str, generation: GenerationId) -> list[
 def send(server: RedisServer, commands: Sequence[Sequence[Any]]) -> None:
     """Send these commands in pipelines."""
     with client(server) as redis:
-        redis.script_load(SCRIPT)
+        redis.script_load(scripts.serve.text)
         for some in _slices(commands):
             pipeline = redis.pipeline(transaction=False)
             for command in some:

@@ -1,7 +1,6 @@
 """The servers that are measured, each a child process: Leadview's API, and its peers and limits, which use the same
 Redis with the same documents."""
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 import psutil
 from msgspec import Struct
 
-from api.redis.serving import SCRIPT
+from api.redis.scripts import serve
 from bench.benchmark import LEADVIEW, Lab, Subject, client
 from bench.crm import Crm, Tenant, lead_requests
 from bench.filling import bodies, fill, live
@@ -158,7 +157,7 @@ def _nginx(stage: Stage) -> Server | None:
     directory = lab.directory / f"nginx-{port}"
     directory.mkdir()
     with client(stage.redis) as connection:
-        connection.script_load(SCRIPT)
+        connection.script_load(serve.text)
         generation = live(connection)
     configuration = directory / "nginx.conf"
     configuration.write_text(
@@ -169,7 +168,7 @@ def _nginx(stage: Stage) -> Server | None:
             modules=_nginx_modules(program),
             script=peers / "nginx.lua",
             redis_port=stage.redis.port,
-            sha=hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest(),
+            sha=serve.sha.decode(),
             prefix=names.PREFIX.decode(),
             generation=generation,
             port=port,

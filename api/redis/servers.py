@@ -12,7 +12,10 @@ from abc import ABC, abstractmethod
 from asyncio import CancelledError, Future, Task, TaskGroup
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
+
+from msgspec import Struct
 
 from leadview.background import keep
 from leadview.redis import cluster
@@ -27,12 +30,14 @@ from leadview.redis.errors import (
     ScriptMissing,
     Unavailable,
 )
+from leadview.redis.scripts import Script
 from schemas import names
+from schemas.control import GenerationId
 from schemas.layouts import CERTAIN, PART
 from schemas.settings import ApiSettings
 
 SHARED_BY = 4
-"""The places of those that wait, or are under way, are shared by at least so many organizations."""
+"""At least so many organizations share the places of the calls that wait or are under way."""
 # The first retries are fast, because most outages are restarts. Later ones stay fast enough that service resumes
 # within a second of Redis's return, however long the outage was.
 _PAUSES_SECONDS = (0.01, 0.05, 0.1, 0.2, 0.3)
@@ -49,8 +54,8 @@ logger = logging.getLogger(__name__)
 
 
 class Turns:
-    """Who may call Redis now: `each` calls of one organization, and `together` calls of all, are under way. Those that
-    wait get their turns in their order, and the organizations one after the other.
+    """Who may call Redis now: at most `each` calls of one organization, and `together` calls of all, are under way. The
+    calls of an organization that wait get their turns in their order, and the organizations one after the other.
 
     All organizations share a connection to Redis, and its replies arrive in the order of the calls. So what one of them
     has on its way is what another one waits for, and must not depend on how much the first one sends.
@@ -104,7 +109,7 @@ class Turns:
         return turn
 
     async def wait(self, queue: bytes, turn: Future[None]) -> None:
-        """Returns when it is this turn. Raises Unavailable."""
+        """Returns when this turn has come. Raises Unavailable."""
         timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, turn)
         try:
             await turn
@@ -148,6 +153,19 @@ class Turns:
             turn.set_exception(Unavailable(f"it was not this request's turn within {self._timeout:g} s"))
 
 
+class Served(Struct, frozen=True):
+    """What a shard answered last, and the generation that is served from it (`api/redis/serving.py`).
+
+    On a cluster it holds for one version of the slot map, and `slots` has 1 for each slot of which the shard is
+    believed. Otherwise `slots` is None.
+    """
+
+    reply: list[bytes | None]
+    generation: GenerationId
+    map_version: int = 0
+    slots: bytes | None = None
+
+
 class Link:
     """Keeps one connection to one server. `run` connects and reconnects; while there is no connection, calls fail at
     once, and only after a loss it may be worthwhile to wait for the first attempt to reconnect (`reconnected`).
@@ -160,7 +178,7 @@ class Link:
         """`timeout`, in seconds, applies to each reply and to each attempt to connect."""
         self._location = location
         self.address = Address()
-        """Where the last attempt to connect led to."""
+        """The server of the last attempt to connect."""
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._connection: Connection | None = None
@@ -172,10 +190,8 @@ class Link:
         """Is set when the first attempt after a loss has ended, and not set while there is a connection."""
         self._busy: Busy | None = None
         """What the last attempt to connect failed with, if Redis was busy with a script."""
-        self.times_connected = 0
-        """Grows with each connection. What was read over an earlier connection may come from another Redis."""
-        self.serving: Any = None
-        """What the present connection's server was found to serve last (`api.redis.serving`)."""
+        self.served: Served | None = None
+        """What the server was found to serve last, over the present connection; None if it has to be asked."""
         self.as_of = b""
         """The header `Data-As-Of` by what this server said last; empty if it is not known."""
 
@@ -185,6 +201,7 @@ class Link:
 
     @property
     def in_flight(self) -> int:
+        """The number of commands without a reply."""
         return sum(connection.in_flight for connection in (self._connection, self._large) if connection)
 
     @property
@@ -192,7 +209,7 @@ class Link:
         """The present connection. Raises Unavailable if there is none."""
         if self._connection is not None:
             return self._connection
-        if self.times_connected and not self._next_attempt.is_set():
+        if self._attempted.is_set() and not self._next_attempt.is_set():
             raise ConnectionLost("the connection to Redis was lost a moment ago")
         raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
 
@@ -282,8 +299,7 @@ class Link:
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
         self._busy = None
-        self.times_connected += 1
-        self.serving, self.as_of = None, b""
+        self.served, self.as_of = None, b""  # it may be another Redis than before
         self._attempted.set()
         self._next_attempt.set()  # for those who wait, and then not until the next loss
         self._next_attempt.clear()
@@ -310,9 +326,11 @@ class Link:
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
             reason = str(error) or type(error).__name__
-            unexpected = None if isinstance(error, Unavailable) else error
-            fields = {"redis": repr(self._location), "reason": reason}
-            logger.warning("cannot connect to Redis", extra=fields, exc_info=unexpected)
+            logger.warning(
+                "cannot connect to Redis",
+                extra={"redis": repr(self._location), "reason": reason},
+                exc_info=None if isinstance(error, Unavailable) else error,
+            )
 
 
 async def _named(connection: Connection) -> None:
@@ -333,20 +351,12 @@ class Servers(ABC):
 
     sharded = False
     """Whether there are several servers, each with a part of the keys."""
+    links: Collection[Link]
+    """The links to all servers that hold keys."""
 
     def __init__(self, timeout: float) -> None:
         """`timeout` is the time, in seconds, during which a call may be retried."""
         self._timeout = timeout
-
-    @property
-    @abstractmethod
-    def links(self) -> Collection[Link]:
-        """The links to all servers that hold keys."""
-
-    @property
-    def in_flight(self) -> int:
-        """The number of commands without a reply."""
-        return sum(link.in_flight for link in self.links)
 
     @property
     def map_version(self) -> int:
@@ -369,14 +379,14 @@ class Servers(ABC):
     async def run(self) -> None:
         """Keeps the connections until it is cancelled, then closes them."""
 
-    @abstractmethod
     async def first_attempt(self) -> None:
         """Returns when the first attempt to connect has succeeded or failed."""
+        await asyncio.gather(*(link.first_attempt() for link in self.links))
 
-    async def call(self, tag: bytes, *command: Any, script: bytes = b"") -> Any:
+    async def call(self, tag: bytes, *command: Any, script: Script[...] | None = None) -> Any:
         """Returns the reply to a command whose keys have this hash tag. Raises Unavailable.
 
-        `script` is the source of the script that the command calls.
+        `script` is what the command calls, if it calls one.
         """
         link, packed = self.link(tag), pack(command)
         try:
@@ -386,12 +396,12 @@ class Servers(ABC):
             return reply
 
     async def retry(
-        self, error: ErrorReply, link: Link, tag: bytes, packed: bytes, script: bytes = b""
+        self, error: ErrorReply, link: Link, tag: bytes, packed: bytes, script: Script[...] | None = None
     ) -> tuple[Any, Link]:
         """Do what an error reply asks for, then repeat the packed command. Redis did not execute a command that it
         answered with such an error, so nothing is charged twice. Returns the reply, and the link that it came over.
 
-        `script` is the source of the script that the command calls; it is loaded if the server does not know it.
+        The `script` that the command calls is loaded if the server does not know it.
         Raises Unavailable, and ErrorReply if the error reply asks for nothing that can be done.
         """
         loop = asyncio.get_running_loop()
@@ -401,7 +411,7 @@ class Servers(ABC):
             if loop.time() > deadline:
                 raise error
             if isinstance(error, ScriptMissing) and script:
-                await link.connection.call((b"SCRIPT", b"LOAD", script))
+                await link.connection.call((b"SCRIPT", b"LOAD", script.text))
             else:
                 link, asking = await self.redirect(error, link, tag)
             try:
@@ -418,12 +428,9 @@ class OneServer(Servers):
 
     def __init__(self, link: Link, timeout: float) -> None:
         super().__init__(timeout)
+        self.links = (link,)
         self._link = link
         self._cluster_reported = False
-
-    @property
-    def links(self) -> Collection[Link]:
-        return (self._link,)
 
     def link(self, tag: bytes) -> Link:  # noqa: ARG002 - one server holds all keys
         return self._link
@@ -440,9 +447,6 @@ class OneServer(Servers):
     async def run(self) -> None:
         await self._link.run()
 
-    async def first_attempt(self) -> None:
-        await self._link.first_attempt()
-
 
 class Cluster(Servers):
     """A Redis Cluster. `run` reads the slot map and keeps the links."""
@@ -454,13 +458,10 @@ class Cluster(Servers):
         super().__init__(timeout)
         self._max_in_flight = max_in_flight
         self._cluster = cluster.Cluster(slot_map, self._open, self._drop)
+        self.links = self._cluster.nodes.values()  # a view: always those of now
         self._running: dict[Link, Task[None]] = {}
-        self._tasks: TaskGroup | None = None
+        self._tasks: TaskGroup  # of `run`, which reads the map that names the first nodes
         self._map_attempted = asyncio.Event()
-
-    @property
-    def links(self) -> Collection[Link]:
-        return self._cluster.nodes.values()
 
     @property
     def map_version(self) -> int:
@@ -496,7 +497,7 @@ class Cluster(Servers):
 
     async def first_attempt(self) -> None:
         await self._map_attempted.wait()
-        await asyncio.gather(*(link.first_attempt() for link in self.links))
+        await super().first_attempt()
 
     async def _update(self) -> None:
         """Read the slot map, open links to new primaries, and close the links to nodes that are no longer primaries."""
@@ -511,16 +512,12 @@ class Cluster(Servers):
     async def _wait_until_outdated(self) -> None:
         """Returns when the slot map has to be read again: Redis redirected, or a primary is not connected."""
         while all(link.connected for link in self.links) and self.links:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await self._cluster.outdated.wait()
-            except TimeoutError:
-                continue
-            return
+                    return
 
     def _open(self, address: Address) -> Link:
-        if self._tasks is None:
-            raise Unavailable("the API is shutting down")
         link = Link(address, timeout=self._timeout, max_in_flight=self._max_in_flight)
         self._running[link] = self._tasks.create_task(link.run())
         return link

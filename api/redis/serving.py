@@ -16,15 +16,13 @@ for promotions, for slots that move, and for the poll.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from uuid import UUID
 
-from msgspec import Struct
-
 from api.errors import Rebuilding
 from api.redis.scripts import serve
-from api.redis.servers import Link, Servers
+from api.redis.servers import Link, Served, Servers
 from leadview.redis.connection import pack
 from leadview.redis.errors import ErrorReply, Unavailable
 from schemas import base62, control, names
@@ -38,24 +36,8 @@ _FIELDS = [field.encode() for field in control.SERVED_FIELDS]
 _STAMP = control.STAMP.encode()
 _LAYOUT = b"%d" % control.LAYOUT
 _ALL_SLOTS = b"\1" * names.SLOTS
-_STAMPS = 8
-"""While the record is being changed, its copies have different stamps."""
-SCRIPT = serve.text.encode()
 _NOBODY = str(UUID(int=0))
 _NOBODYS = GenerationId("0.000000")
-
-
-class _Served(Struct, frozen=True):
-    """What a shard answered last, and the generation that is served from it.
-
-    On a cluster it holds for one version of the slot map, and `slots` has 1 for each slot of which the shard is
-    believed. Otherwise `slots` is None.
-    """
-
-    reply: list[bytes | None]
-    generation: GenerationId
-    map_version: int = 0
-    slots: bytes | None = None
 
 
 class Serving:
@@ -67,25 +49,23 @@ class Serving:
         self._copies: bytes = names.HOME
         self._checks: dict[Link, bytes | None] = {}
         self._checks_of: tuple[int, bytes] = (-1, b"")
-        self._slots: dict[bytes, dict[bytes, list[range]]] = {}
-        """For which slots each copy answers, by the stamp of the record that said so."""
         self.ready = False
         """What `check_ready` has found last."""
         self._reserved: dict[Link, str | None] = {}
         self._reserved_of = -1
         self._incomplete = b""
-        """The copy that was not complete when all were asked last."""
+        """The copy that was found to be incomplete last."""
 
     @property
     def generation(self) -> int:
         """The live generation for the metrics; 0 if it is not known."""
-        return max((number_of(link.serving.generation) for link in self._servers.links if link.serving), default=0)
+        return max((number_of(link.served.generation) for link in self._servers.links if link.served), default=0)
 
     def known(self, link: Link, tag: bytes) -> GenerationId | None:
         """Returns the generation that was served from this shard when it was asked last; None if it has to be asked, or
         if it is not believed for the slot of this hash tag.
         """
-        served: _Served | None = link.serving
+        served = link.served
         return served.generation if served is not None and self._believes(served, tag) else None
 
     def check(self, link: Link) -> bytes | None:
@@ -108,14 +88,14 @@ class Serving:
         """
         if isinstance(reply, ErrorReply):
             return None  # the copy of the control record is being moved
-        served: _Served | None = link.serving
+        served = link.served
         if served is not None and served.reply == reply and self._believes(served, tag):
             return served.generation
-        link.serving = None
+        link.served = None
         generation = self._complete(reply)
         if self._servers.sharded:
             return None
-        link.serving = _Served(reply, generation)
+        link.served = Served(reply, generation)
         return generation
 
     async def ask(self, link: Link, tag: bytes | None = None) -> GenerationId:
@@ -138,26 +118,27 @@ class Serving:
 
     async def _ask(self, link: Link, tag: bytes | None, map_version: int) -> GenerationId:
         said: dict[bytes, list[bytes | None]] = {}
-        while left := set(self._tags(link) or [names.HOME]) - said.keys():
-            for copy in sorted(left):  # what they say may name further copies
-                said[copy] = await self._ask_copy(link, copy)
+        slots_of: dict[bytes, bytes | None] = {}
         try:
+            while left := set(self._tags(link) or [names.HOME]) - said.keys():
+                for copy in sorted(left):  # what they say may name further copies
+                    said[copy], slots_of[copy] = await self._ask_copy(copy)
             generation = self._live(said.values())
         except Unavailable:
-            link.serving = None
+            link.served = None
             raise
         reply = [word for words in said.values() for word in words]
         if not self._servers.sharded:
-            link.serving = _Served(reply, generation)
+            link.served = Served(reply, generation)
             return generation
-        before: _Served | None = link.serving
+        before = link.served
         if before is None or before.reply != reply or before.map_version != map_version:
-            slots = await self._slots_of({copy: words for copy, words in said.items() if copy in self._tags(link)})
-            before = _Served(reply, generation, map_version, slots)
-        link.serving = before if before.slots and b"\1" in before.slots else None
-        if link.serving is None or (tag is not None and not self._believes(before, tag)):
+            slots = _flags({copy: slots for copy, slots in slots_of.items() if copy in self._tags(link)})
+            before = Served(reply, generation, map_version, slots)
+        link.served = before if before.slots and b"\1" in before.slots else None
+        if link.served is None or (tag is not None and not self._believes(before, tag)):
             await self._ask_all()
-            link.serving = _Served(reply, generation, map_version, _ALL_SLOTS)
+            link.served = Served(reply, generation, map_version, _ALL_SLOTS)
             link.as_of = b""  # it is what the copy of this shard says, which knows nothing of the other slots
         return generation
 
@@ -173,7 +154,7 @@ class Serving:
             self._complete([layout, latest[1], *others])
         return self._complete(latest)
 
-    def _believes(self, served: _Served, tag: bytes) -> bool:
+    def _believes(self, served: Served, tag: bytes) -> bool:
         slots = served.slots
         return slots is None or (served.map_version == self._servers.map_version and slots[names.tag_slot(tag)] == 1)
 
@@ -197,58 +178,29 @@ class Serving:
             raise Rebuilding("the projection is not complete in this part of Redis")
         return generation
 
-    async def _ask_copy(self, link: Link | None, tag: bytes) -> list[bytes | None]:
-        """Returns what a copy says. If it is not complete, the link serves nothing."""
-        reply: list[bytes | None] = await self._servers.call(
-            tag, b"HMGET", names.copy(names.CONTROL, tag), *self._fields
-        )
+    async def _ask_copy(self, tag: bytes) -> tuple[list[bytes | None], bytes | None]:
+        """Returns what a copy says, as in the reply to `check`, and what it says at the same moment about the slots for
+        which each copy answers. Raises Unavailable, and Rebuilding if it is not complete.
+        """
+        name = names.copy(names.CONTROL, tag)
         try:
+            *reply, slots = await self._servers.call(tag, b"HMGET", name, *self._fields, control.SLOTS)
             self._complete(reply)
         except Unavailable:
-            if link is not None:
-                link.serving = None
+            self._incomplete = tag
             raise
-        return reply
+        return reply, slots
 
     async def _ask_all(self) -> None:
         """Raises Unavailable, and Rebuilding, unless all copies are complete."""
         if self._incomplete in (names.HOME, *self._copies.split()):
             # Usually it still is not complete, and then the others need not be asked.
-            await self._ask_copy(None, self._incomplete)
+            await self._ask_copy(self._incomplete)
             self._incomplete = b""
         asked: set[bytes] = set()
         while left := {names.HOME, *self._copies.split()} - asked:
-            await asyncio.gather(*map(self._ask_one_of_all, left))
+            await asyncio.gather(*map(self._ask_copy, left))
             asked |= left
-
-    async def _ask_one_of_all(self, tag: bytes) -> None:
-        try:
-            await self._ask_copy(None, tag)
-        except Unavailable:
-            self._incomplete = tag
-            raise
-
-    async def _slots_of(self, said: Mapping[bytes, list[bytes | None]]) -> bytes:
-        """Returns 1 for each slot for which one of these copies answers, from what they say."""
-        flags = bytearray(names.SLOTS)
-        for tag, (*_, stamp) in said.items():
-            known = self._slots.get(stamp or b"")
-            if known is None:
-                known = await self._read_slots(tag)
-            for each in known.get(tag, ()):
-                flags[each.start : each.stop] = b"\1" * len(each)
-        return bytes(flags)
-
-    async def _read_slots(self, tag: bytes) -> dict[bytes, list[range]]:
-        """Returns for which slots each copy answers, as this copy says it now."""
-        name = names.copy(names.CONTROL, tag)
-        stamp, text = await self._servers.call(tag, b"HMGET", name, _STAMP, control.SLOTS.encode())
-        if stamp is None or text is None:
-            raise Rebuilding("a part of Redis was emptied a moment ago")
-        if len(self._slots) >= _STAMPS:
-            self._slots.clear()
-        self._slots[stamp] = parse_slots(text)
-        return self._slots[stamp]
 
     async def check_ready(self) -> None:
         """Ask all shards, and let each one that serves execute what a request executes. Raises Unavailable if none
@@ -268,7 +220,7 @@ class Serving:
             await self.ask(link)
             link.as_of = await self._as_of(link)
         except Unavailable as error:
-            link.serving, link.as_of = None, b""
+            link.served, link.as_of = None, b""
             return link, error
         return link, None
 
@@ -282,11 +234,7 @@ class Serving:
         command = serve(
             key=key, organization=owner, document=document, tag=tag.encode(), limits=b"", etags=(), **quotas
         )
-        packed = pack((*command.words(),))
-        try:
-            await link.connection.call_packed(packed)
-        except ErrorReply as error:
-            await self._servers.retry(error, link, tag.encode(), packed, SCRIPT)
+        await self._servers.call(tag.encode(), *command.words(), script=serve)
         # The script reads no document of an organization that does not exist.
         await self._servers.call(tag.encode(), b"GETRANGE", document, 0, 0)
 
@@ -299,13 +247,12 @@ class Serving:
             self._reserved[link] = next((tag for tag in tags if self._servers.link(tag.encode()) is link), None)
         return self._reserved[link]
 
-    async def poll(self, then: Callable[[], Awaitable[None]]) -> None:
-        """Asks all shards twice a second until it is cancelled, and calls `then` after each time."""
+    async def poll(self) -> None:
+        """Asks all shards twice a second until it is cancelled."""
         await self._servers.first_attempt()  # otherwise every start would warn that there is no connection
         while True:
             with suppress(Unavailable):
                 await self.check_ready()
-            await then()
             await asyncio.sleep(POLL_SECONDS)
 
     async def _as_of(self, link: Link) -> bytes:
@@ -315,11 +262,11 @@ class Serving:
         A response has what was known before its document was read: what is asked together with a document may be about
         a change that came a moment later.
         """
-        tags, served = self._tags(link), link.serving
+        tags, served = self._tags(link), link.served
         if served is None or served.slots is _ALL_SLOTS or len(tags) != 1:
             return b""
         moment = await link.connection.call((b"GET", names.copy(names.AS_OF, tags[0])))
-        if moment is None or link.serving is not served:
+        if moment is None or link.served is not served:
             return b""
         return b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
@@ -331,3 +278,14 @@ class Serving:
                 if self._servers.link(tag) is link:
                     found.append(tag)
         return found
+
+
+def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:
+    """Returns 1 for each slot for which one of these copies answers, as each of them says it. Raises Rebuilding."""
+    flags = bytearray(names.SLOTS)
+    for tag, slots in slots_of.items():
+        if slots is None:
+            raise Rebuilding("a copy of the control record does not say which copies answer for which slots")
+        for each in parse_slots(slots).get(tag, ()):
+            flags[each.start : each.stop] = b"\1" * len(each)
+    return bytes(flags)

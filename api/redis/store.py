@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.errors import Rebuilding
 from api.redis.scripts import serve
 from api.redis.servers import Link, Servers, Turns
-from api.redis.serving import SCRIPT, Serving
+from api.redis.serving import Serving
 from api.request import Credentials
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
@@ -26,7 +26,6 @@ from schemas.settings import ApiSettings, limit
 
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _HEAD_BYTES = _HEAD.size
-_LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
 _PART_UNDER_WAY = 256
 """An organization has at most a 256th of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
@@ -77,7 +76,7 @@ class Store:
 
     def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
-        self._limits = _LIMITS.pack(by_key.quota, by_key.window, by_organization.quota, by_organization.window)
+        self._limits = struct.pack("<IIII", by_key.quota, by_key.window, by_organization.quota, by_organization.window)
         self._servers = servers
         self._serving = serving
         self._timeout = settings.api_redis_timeout
@@ -173,7 +172,7 @@ class Store:
                 return await link.connection.call_packed(packed), await self._believed(link, tag)
             reply, state = await link.connection.call_checked(packed, check)
         except ErrorReply as error:
-            reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
+            reply, answered = await self._servers.retry(error, link, tag, packed, serve)
             if answered is not link:
                 link.as_of = b""  # it says nothing about the slot that has moved
             return reply, await self._believed(answered, tag)

@@ -13,14 +13,14 @@ AddressError               the address of Redis, or its TLS files, in the settin
 
 from typing import ClassVar, Literal
 
-Kind = Literal["unavailable", "error", "busy", "rebuilding"]
+ErrorKind = Literal["unavailable", "error", "busy", "rebuilding"]
 """What kept Redis from serving a request, in metrics."""
 
 
 class Unavailable(Exception):
     """Redis cannot be used at the moment. Whether a command was executed is not known, unless it is an ErrorReply."""
 
-    kind: ClassVar[Kind] = "unavailable"
+    kind: ClassVar[ErrorKind] = "unavailable"
 
 
 class ConnectionLost(Unavailable):
@@ -30,7 +30,7 @@ class ConnectionLost(Unavailable):
 class ErrorReply(Unavailable):
     """Redis replied with an error. `str` of it is what Redis said."""
 
-    kind: ClassVar[Kind] = "error"
+    kind: ClassVar[ErrorKind] = "error"
 
     @classmethod
     def of(cls, text: str) -> "ErrorReply":

@@ -17,7 +17,7 @@ import uvicorn
 from msgspec import Struct
 
 from api import server
-from api.app import create_app
+from api.app import Api
 from api.edge import Edge
 from api.redis.servers import Link, Servers
 from devstack.child import Child
@@ -166,7 +166,7 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     listener = server.listen(settings.api_host, 0)
     api = ApiServer(listener.getsockname()[1])
     configuration = server.config(settings)
-    configuration.app = partial(create_app, settings)  # without configuring logs, as a worker would
+    configuration.app = partial(Api, settings)  # without configuring logs, as a worker would
     configuration.http = edge
     uvicorn_server = uvicorn.Server(configuration)
     with running_uvicorn(uvicorn_server, listener):

@@ -135,8 +135,10 @@ def test_one_response_in_json(api: ApiServer, sent: bytes, status: int, code: st
 
 
 def test_the_callers_request_id_is_kept(api: ApiServer) -> None:
-    sent = b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 5\r\n\r\nhello"
-    assert responses(api.exchange(sent))[0].headers["x-request-id"] == "mine"
+    sent = b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nOrigin: https://x\r\nContent-Length: 5\r\n\r\nhello"
+    (answer,) = responses(api.exchange(sent))
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.headers["access-control-allow-origin"] == "*", "a tool in a browser can read why it is refused"
 
 
 def test_a_refused_head_has_no_body(api: ApiServer) -> None:
@@ -217,12 +219,15 @@ def test_an_idle_connection_is_closed(redis_server: RedisService) -> None:
 def test_a_defect_outside_of_all_handlers_ends_the_connection(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(Api, "__call__", broken)
-    (answer,) = responses(api.exchange(HEALTH * 2))
+    monkeypatch.setattr(Api, "endpoint", broken)
+    sent = HEALTH[:-2] + b"X-Request-Id: mine\r\nOrigin: https://tool.example\r\n\r\n"
+    (answer,) = responses(api.exchange(sent * 2))
     assert (answer.status, answer.error, answer.headers["connection"]) == (500, "internal_error", "close")
+    assert (answer.headers["x-request-id"], answer.json["request_id"]) == ("mine", "mine")
+    assert answer.headers["access-control-allow-origin"] == "*"
     assert "a request failed because of a defect" in caplog.text
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from api.errors import Rebuilding
 from api.redis.servers import Link, OneServer, Servers, servers
-from api.redis.serving import Serving
+from api.redis.serving import Serving, _flags
 from api.redis.store import Store
 from api.request import Credentials, credentials
 from devstack.fault_proxy import Faults, faulty_proxy
@@ -82,6 +82,11 @@ async def test_what_a_copy_must_say_to_be_served(
         assert type(raised.value) is error
         assert serving.known(link, names.HOME) is None
         assert not serving.ready
+
+
+def test_a_copy_that_says_nothing_about_slots_is_not_complete() -> None:
+    with pytest.raises(Rebuilding):
+        _flags({names.HOME: None})
 
 
 def caller_of(caller: Caller) -> Credentials:

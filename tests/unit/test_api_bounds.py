@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from api.errors import InvalidApiKey, TooManyGuesses, Unavailable
 from api.keys import KnownKeys, Recent
 from api.limits import Guesses
-from api.metrics import BUCKETS_SECONDS, p99
+from api.metrics import p99
 from api.redis import servers
 from api.redis.servers import Turns, _pause
 from api.request import Credentials, Request, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from leadview.redis import errors
 from schemas.api_keys import mint
+from schemas.metrics import LATENCY_BUCKETS
 from schemas.settings import Limit
 from tests.harness import crm
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -83,7 +84,7 @@ def test_what_is_kept_has_the_same_bound() -> None:
     assert len(figures(usage)) == MAX_KEYS
 
 
-SLOTS = len(BUCKETS_SECONDS) + 1
+SLOTS = len(LATENCY_BUCKETS) + 1
 
 
 def buckets(**counts: int) -> list[int]:

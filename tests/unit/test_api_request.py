@@ -6,7 +6,6 @@ leave a log line, and what is in it.
 import logging
 import re
 from ipaddress import ip_address
-from typing import Any
 
 import orjson
 import pytest
@@ -166,7 +165,7 @@ ANSWERED = [kind for kind in ERRORS if kind not in (ApiError, errors.Refused)]
 
 def make(kind: type[ApiError]) -> ApiError:
     if issubclass(kind, errors.RateLimitExceeded):
-        return kind(2) if kind is errors.TooManyGuesses else kind(2, ["key"])
+        return kind(2, ["key"])
     return kind()
 
 
@@ -204,22 +203,14 @@ async def broken(_: Worker, __: Request) -> Response:
     raise ZeroDivisionError
 
 
-async def nothing() -> dict[str, Any]:
-    return {}
-
-
 async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
+    sent: list[tuple[Request, Response]] = []
     worker = Worker(ApiSettings())
-    await Endpoint(worker, "x", broken)({"request": REQUEST}, nothing, send)
-    [message] = sent
-    assert message["response"].status == 500
-    assert orjson.loads(message["response"].body)["error"] == "internal_error"
-    assert message["request_id"] == b"mine"
+    await Endpoint(worker, "x", broken, "x").answer(REQUEST, lambda *each: sent.append(each))
+    [(request, response)] = sent
+    assert response.status == 500
+    assert orjson.loads(response.body)["error"] == "internal_error"
+    assert request.id == b"mine"
     assert worker.counters.routes["x"].statuses == {500: 1}
     assert [vars(record)["request_id"] for record in caplog.records] == ["mine"]
     assert "secret" not in caplog.text

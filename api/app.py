@@ -1,27 +1,32 @@
-"""The application: which endpoint answers a path, and what all endpoints have in common.
+"""The application: its routes, and what every path has in common.
 
-/api/v1/ext/<resource>/{id}                     documents, found with one dictionary lookup
-/api/v1/ext/openapi.json, /healthz, /readyz     pages
-every other path                                404, also with a trailing slash
+/api/v1/ext/<resource>/{id}   bare ASGI endpoints, found with one dictionary lookup, before Starlette's routing
+/api/v1/ext/openapi.json, /healthz, /readyz
+every other path              404, also with a trailing slash
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
 from api import pages
 from api.documents import Documents
 from api.errors import InternalError, as_unavailable
-from api.request import Request, Response, error_response
+from api.request import Request, error_response
 from api.worker import Handler, Worker
 from schemas.resources import RESOURCES, ROOT
 from schemas.settings import ApiSettings
 
 
-class Api:
-    """The application of one worker. uvicorn calls it once, for its lifespan, as ASGI says; the edge brings it the
-    requests.
+class Api(Starlette):
+    """Starlette with a shortcut for documents: their path is a prefix and one segment, and one dictionary lookup finds
+    the endpoint of the prefix.
     """
 
     def __init__(self, settings: ApiSettings, snapshots: Path | None = None) -> None:
@@ -29,43 +34,44 @@ class Api:
 
         Raises AddressError.
         """
-        worker = self.worker = Worker(settings)
-        self._snapshots = snapshots
-        self._documents = {
-            f"{ROOT}/{it.topic}".encode(): Endpoint(worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}/{{id}}")
-            for it in RESOURCES
-        }
+        worker = Worker(settings)
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
+            async with worker.running(snapshots):
+                yield {"worker": worker}  # for the edge
+
         named = (
             ("openapi", f"{ROOT}/openapi.json", pages.openapi),
             ("healthz", "/healthz", pages.healthz),
             ("readyz", "/readyz", pages.readyz),
         )
-        self._pages = {path.encode(): Endpoint(worker, name, page, path) for name, path, page in named}
-        self._nothing = Endpoint(worker, "none", pages.not_found, "none")
+        super().__init__(
+            routes=[Route(path, Endpoint(worker, name, page, path)) for name, path, page in named], lifespan=lifespan
+        )
+        self.router.redirect_slashes = False
+        self.router.default = Endpoint(worker, "none", pages.not_found, "none")
+        self._documents = {
+            f"{ROOT}/{it.topic}".encode(): Endpoint(worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}/{{id}}")
+            for it in RESOURCES
+        }
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Keep what requests need from the start of uvicorn's server to its end. An error at either end is uvicorn's to
-        log, and ends the worker.
-        """
-        await receive()
-        async with self.worker.running(self._snapshots):
-            scope["state"]["api"] = self  # for the edge
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    def endpoint(self, request: Request) -> "Endpoint":
-        """Returns what answers this path."""
-        prefix, _, segment = request.raw_path.rpartition(b"/")
-        documents = self._documents.get(prefix)
-        if documents is not None and segment:
-            request.last_segment = segment.decode("latin-1")
-            return documents
-        return self._pages.get(request.raw_path, self._nothing)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        if scope["type"] == "http":
+            request: Request = scope["request"]
+            prefix, _, segment = request.raw_path.rpartition(b"/")
+            documents = self._documents.get(prefix)
+            if documents is not None and segment:
+                request.last_segment = segment.decode("latin-1")
+                return documents(scope, receive, send)
+            scope.update(path=request.raw_path.decode("latin-1"), method=request.method, headers=())
+        return super().__call__(scope, receive, send)
 
 
 class Endpoint:
-    """Answers the requests for a path: it computes the response or reports the error, sends it, and counts it.
+    """An endpoint that is called as ASGI says, and answers as only the Edge understands: take its request, compute the
+    response or report the error, send it, count it. Starlette's Request, Response and middleware would halve the
+    throughput of documents.
 
     `route` is the name of the endpoint in the metrics, `path` its path in the log: for documents a template.
     """
@@ -77,14 +83,17 @@ class Endpoint:
         self._lowest = min(worker.log.lowest, InternalError.status)  # a defect is always logged
         self._path = path
 
-    async def answer(self, request: Request, send: Callable[[Request, Response], None]) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         started = perf_counter()
+        request: Request = scope["request"]
         try:
             response = await self._handler(self._worker, request)
         except Exception as error:  # noqa: BLE001 - it is logged, a defect with its traceback
             request.error = as_unavailable(error)
             response = error_response(request.error, request.id, self._worker.settings.docs_url)
-        send(request, response)
+        # On the way in this is ASGI, on the way back it is not: the whole response is one message, which only the Edge
+        # can send. Starlette passes it on, and looks at its type alone.
+        await send({"type": "http.response.start", "request": request, "response": response})
         status, seconds = response.status, perf_counter() - started
         self._counters.count(status, seconds)
         if request.caller is not None:

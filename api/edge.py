@@ -15,7 +15,7 @@ would find. Between two requests it holds neither headers nor a key.
 
 uvicorn starts the workers, makes an object of this class for each connection, and ends them. What the two know of each
 other is named here: the four arguments, `shutdown`, and of the server's state its `connections`, `tasks` and
-`default_headers`. Requests and responses are our own: uvicorn sees none of them.
+`default_headers`.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from api.app import Api
 from api.errors import ApiError, BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
 from api.request import REPEATED, Request, Response, encode_head, error_response, request_id
+from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
 """Of each worker. The connections of 4,096 clients that wait take about 30 MiB."""
@@ -150,18 +150,19 @@ class Edge(asyncio.Protocol):
 
     def __init__(
         self,
-        config: Config,  # noqa: ARG002 - uvicorn passes it
+        config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.loop = _loop or asyncio.get_running_loop()
+        self._app = config.loaded_app
         self._server = server_state
         self._connections = cast(set[Edge], server_state.connections)
         """All connections of this worker."""
         self._tasks = cast(set[asyncio.Task[None] | None], server_state.tasks)
-        self._api: Api = app_state["api"]  # as the lifespan of the application has set it
-        self._worker = self._api.worker
+        # uvicorn passes what the lifespan of the application has yielded (`api/app.py`).
+        self._worker: Worker = app_state["worker"]
         self._transport: asyncio.Transport
         self._client: str | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -380,7 +381,7 @@ class Edge(asyncio.Protocol):
 
     async def _serve(self, request: Request) -> None:
         try:
-            await self._api.endpoint(request).answer(request, self._send)
+            await self._app({"type": "http", "request": request}, _receive, self._send)
         except (Exception, asyncio.CancelledError) as error:
             if self._request is request:
                 self._refuse(error)
@@ -389,8 +390,15 @@ class Edge(asyncio.Protocol):
         finally:
             self._tasks.discard(asyncio.current_task(self.loop))
 
-    def _send(self, request: Request, response: Response) -> None:
-        """Write a response at once: before, the client had taken all former ones."""
+    async def _send(self, message: Any) -> None:
+        """Take the only message of a response: an `http.response.start` with the whole `response` (`api/app.py`). It is
+        written at once: before, the client had taken all former responses.
+
+        Raises KeyError for any other message. Only Starlette sends one, to answer a defect by itself, in plain text.
+        The error prevents that, and `_serve` answers in JSON.
+        """
+        request: Request = message["request"]
+        response: Response = message["response"]
         caller = request.caller  # if it was refused, its key may name any organization
         self._organization = caller.organization if caller is not None and response.status == 200 else b""
         if self._transport.is_closing():
@@ -499,3 +507,8 @@ class Edge(asyncio.Protocol):
         else:
             self._waits_until += LINGER_SECONDS
             self._set_timer()
+
+
+async def _receive() -> dict[str, Any]:
+    """No request has a body."""
+    return {"type": "http.request", "body": b"", "more_body": False}

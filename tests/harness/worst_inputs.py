@@ -219,9 +219,8 @@ def _decompressed(codec: int) -> Callable[[bytes], object]:
 
 
 def _taken(head: bytes) -> None:
-    loop, server = asyncio.new_event_loop(), SimpleNamespace(connections=set(), tasks=set())
-    api = SimpleNamespace(worker=None)
-    edge = Edge(server, server, {"api": api}, loop)  # type: ignore[arg-type]  # this is all that a head needs
+    loop, server = asyncio.new_event_loop(), SimpleNamespace(loaded_app=None, connections=set(), tasks=set())
+    edge = Edge(server, server, {"worker": None}, loop)  # type: ignore[arg-type]  # this is all that a head needs
     for at in range(min(len(head), MAX_HEAD_BYTES - 1)):
         edge.data_received(head[at : at + 1])
     edge.connection_lost(None)

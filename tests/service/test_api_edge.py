@@ -219,10 +219,10 @@ def test_an_idle_connection_is_closed(redis_server: RedisService) -> None:
 def test_a_defect_outside_of_all_handlers_ends_the_connection(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
+    async def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(Api, "endpoint", broken)
+    monkeypatch.setattr(Api, "__call__", broken)
     sent = HEALTH[:-2] + b"X-Request-Id: mine\r\nOrigin: https://tool.example\r\n\r\n"
     (answer,) = responses(api.exchange(sent * 2))
     assert (answer.status, answer.error, answer.headers["connection"]) == (500, "internal_error", "close")

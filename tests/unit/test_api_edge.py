@@ -4,7 +4,7 @@ api/edge.py with `startup` and `shutdown` in uvicorn's `server.py` before changi
 import inspect
 import re
 
-from uvicorn.lifespan.on import LifespanOn
+from uvicorn import Config
 from uvicorn.server import Server, ServerState
 
 from api.edge import Edge
@@ -33,9 +33,7 @@ def test_the_end_of_a_connection() -> None:
 
 
 def test_the_application_of_a_connection() -> None:
-    """The server gives each connection what the application has written into the state of its lifespan."""
-    assert '"state": self.state' in inspect.getsource(LifespanOn.main)
-    assert "app_state=self.lifespan.state" in inspect.getsource(Server.startup)
+    assert "self.loaded_app = " in inspect.getsource(Config.load)
 
 
 def test_status_lines() -> None:

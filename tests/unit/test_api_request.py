@@ -6,6 +6,7 @@ leave a log line, and what is in it.
 import logging
 import re
 from ipaddress import ip_address
+from typing import Any
 
 import orjson
 import pytest
@@ -203,11 +204,20 @@ async def broken(_: Worker, __: Request) -> Response:
     raise ZeroDivisionError
 
 
+async def nothing() -> dict[str, Any]:
+    return {}
+
+
 async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
-    sent: list[tuple[Request, Response]] = []
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
     worker = Worker(ApiSettings())
-    await Endpoint(worker, "x", broken, "x").answer(REQUEST, lambda *each: sent.append(each))
-    [(request, response)] = sent
+    await Endpoint(worker, "x", broken, "x")({"request": REQUEST}, nothing, send)
+    [message] = sent
+    request, response = message["request"], message["response"]
     assert response.status == 500
     assert orjson.loads(response.body)["error"] == "internal_error"
     assert request.id == b"mine"

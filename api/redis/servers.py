@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leadview.background import keep
 from leadview.redis import cluster
@@ -534,4 +535,6 @@ def servers(settings: ApiSettings) -> Servers:
     where = location(settings, timeout)
     if isinstance(where, SlotMap):
         return Cluster(where, timeout=timeout, max_in_flight=max_in_flight)
+    if isinstance(where, Address):  # what requests are charged to cannot be written to a replica
+        where = replace(where, must_be_master=True)
     return OneServer(Link(where, timeout=timeout, max_in_flight=max_in_flight), timeout)

@@ -72,7 +72,7 @@ class Address(Struct, frozen=True):
     tls: dict[str, Any] | None = None
     """redis-py's options of TLS; None without TLS."""
     must_be_master: bool = False
-    """The server must confirm that it is a master: Sentinels may still name one that was demoted a moment ago."""
+    """The server must confirm that it is a master: even one that Sentinels name may have been demoted a moment ago."""
 
     def credentials(self) -> tuple[str, ...]:
         """Returns the words after AUTH, as they are now: none, a password, or a user and a password."""

@@ -57,6 +57,21 @@ def wait_until_served(api: ApiServer, caller: Caller) -> None:
     wait_until(lambda: ask(api, caller).status == 404, "service is back")
 
 
+def test_a_replica_in_place_of_its_master(api: ApiServer, client: redis.Redis, records: Records) -> None:
+    """The worker is not ready as long as it refuses every request."""
+    caller = records.caller()
+    wait_until_served(api, caller)
+    client.replicaof("127.0.0.1", 1)
+    wait_until(lambda: ask(api, caller).status == 503, "it is noticed")
+    connected = client.info("stats")["total_connections_received"]
+    wait_until(lambda: client.info("stats")["total_connections_received"] > connected + 2, "it looks for a master")
+    assert api.get("/readyz").status == 503
+    assert_unavailable(ask(api, caller))
+    client.replicaof("NO", "ONE")
+    wait_until_served(api, caller)
+    assert api.get("/readyz").status == 200
+
+
 def test_never_there(tmp_path: Path) -> None:
     with running_api(ApiSettings(redis_url="redis://127.0.0.1:1/0"), ready=False) as api:
         assert_unavailable(ask(api, Caller()))

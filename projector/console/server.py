@@ -22,7 +22,7 @@ from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
 from projector.console.feed import Feed, Sampler
-from projector.errors import Refused
+from projector.errors import Refused, cannot_listen
 from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -178,7 +178,4 @@ def _listen(chosen: Options) -> socket.socket:
     try:
         return metrics_port.listen(chosen.host, chosen.port)
     except OSError as error:
-        raise Refused(
-            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror or error}. Stop the program that uses this "
-            "port, or choose another one with --port and --host."
-        ) from error
+        raise cannot_listen(chosen.host, chosen.port, error, "--port and --host") from error

@@ -10,7 +10,7 @@ from projector.commands.words import key, read_key, uuid
 from projector.errors import Refused
 from projector.operate.explain import stored
 from projector.operate.explain.explainer import Explainer
-from projector.operate.explain.stored import Check, Refusal, StoredKey
+from projector.operate.explain.stored import Refusal, StoredKey
 from projector.operate.explain.words import Answer, answer, to_json
 from schemas import api_keys, names
 from schemas.resources import API_KEY, BY_NOUN
@@ -84,7 +84,7 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
         try:
             parsed = api_keys.parse(word)
         except api_keys.MalformedKey as error:
-            refusal = Refusal(Check.MALFORMED, fault=str(error)) if word else Refusal(Check.NO_KEY)
+            refusal = Refusal("malformed", fault=str(error)) if word else Refusal("no key")
             return [StoredKey(None, None, [], refusal)]
         return [await explainer.key(names.tagged(parsed.organization_tag), key_hash=parsed.hash)]
     asked = {"key_hash" if form == "hash" else "id": text}

@@ -14,7 +14,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from ipaddress import ip_address
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import SplitResult
@@ -22,6 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
+from leadview.metrics_port import is_loopback
 from projector.errors import NotKnown, Refused
 from schemas.problems import ErrorBody
 from schemas.resources import AS_SPECIFIED, ROOT
@@ -198,7 +198,7 @@ def _expect(answer: Answer, name: str, pattern: str) -> str:
 
 
 def _https(gateway: Gateway) -> str:
-    is_private = gateway.is_secure or _is_this_machine(gateway.host)
+    is_private = gateway.is_secure or is_loopback(gateway.host)
     _require(is_private, "the address begins with http, so keys and records could be read on the way")
     try:
         return f"the certificate is valid until {gateway.certificate['notAfter']}"
@@ -206,13 +206,6 @@ def _https(gateway: Gateway) -> str:
         raise Refused(f"the certificate is not valid: {error.verify_message}") from error
     except OSError as error:
         raise Refused(f"{gateway.host}:{gateway.port} cannot be reached with TLS ({error})") from error
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _renewed(gateway: Gateway) -> str:

@@ -123,7 +123,7 @@ class ApiMetrics:
     """Reads the metrics ports of the API again and again."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = urls
+        self._urls = [url.rstrip("/") for url in urls]
         self._read: Recent[Counts] = Recent()
 
     async def take(self) -> ApiFigures | None:

@@ -24,7 +24,7 @@ from projector.errors import Refused, cannot_listen
 from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
-from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
+from schemas.settings import ApiSettings, ProjectorSettings, load
 
 _MOST_CONNECTIONS = 128
 _STOP_SECONDS = 2
@@ -78,11 +78,10 @@ def _read_tokens(path: Path) -> dict[str, str]:
 
 
 async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
-    """Serve the page. Raises Refused if the options are wrong or the port is not free."""
-    try:
-        api = load(ApiSettings, os.environ)
-    except SettingsError as error:
-        raise Refused(str(error)) from None
+    """Serve the page. Raises Refused if the options are wrong or the port is not free, and SettingsError for a setting
+    of the API.
+    """
+    api = load(ApiSettings, os.environ)
     tokens, url = checked_tokens(arguments, api), metrics_port.url(arguments.host, arguments.port)
     try:
         listening = metrics_port.listen(arguments.host, arguments.port)

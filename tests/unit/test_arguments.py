@@ -137,6 +137,14 @@ def test_a_setting_that_cannot_work_is_named(settings: dict[str, str], named: st
     assert (done.status, done.stdout, named in done.stderr) == (2, "", True), done.output
 
 
+@pytest.mark.parametrize("words", ["doctor --api", f"show organization {crm.ORGANIZATION}"])
+def test_a_setting_of_the_api_that_cannot_work_is_named(words: str) -> None:
+    """By the commands that read those settings. Nothing is asked from Redis before."""
+    done = call(*words.split(), environment=environment(key_rate_limit="many", redis_url="redis://127.0.0.1:1"))
+    said = "LEADVIEW_KEY_RATE_LIMIT='many' is not valid: write a rate limit as requests/time"
+    assert (done.status, done.stdout, done.stderr.startswith(said)) == (2, "", True), done.output
+
+
 LONG = "[bold]a reason[/] " * 20
 
 

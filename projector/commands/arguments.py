@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from projector.commands import dead_letters, show, usage, validate, wait
 from projector.commands.operator import acting
@@ -50,7 +51,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
 
     `others` are further commands of that program, each with its help. They are listed, and parsed elsewhere.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=program,
         description="Projects change events from Kafka into Redis. All settings are environment variables: "
         "docs/settings.md lists them.",
@@ -109,18 +110,15 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     acting(drop)
     for name, text in others.items():
         commands.add_parser(name, help=text)
-    _add_version(parser)
     return parser
 
 
-def _add_version(parser: argparse.ArgumentParser) -> None:
-    """Add `--version` to a parser and to all of its commands."""
-    if "--version" not in parser._option_string_actions:  # noqa: SLF001 - `wait` waits for a version
-        parser.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
-    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list the commands
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for command in action.choices.values():
-                _add_version(command)
+class _Parser(argparse.ArgumentParser):
+    """The program and each of its commands print the version, except `wait`, whose `--version` takes the place."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(conflict_handler="resolve", **given)
+        self.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
 
 
 def _console(command: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, observe
 from projector.operate.problems import problems, unattended
-from projector.operate.words import Said, duration, headline, mib, say
+from projector.operate.words import duration, headline, mib, say
 from projector.problem import Problem
 from projector.record import Partition
 from projector.redis.store import Store
@@ -155,13 +155,8 @@ async def read(store: Store, settings: ProjectorSettings) -> Status:
     return of(await observe(store, settings))
 
 
-def said(found: Observation) -> tuple[list[Said], list[Said]]:
-    """Returns the problems and the notes in words."""
-    wrong, notes = _apart(found)
-    return [say(it) for it in wrong], [say(it) for it in notes]
-
-
-def _apart(found: Observation) -> tuple[list[Problem], list[Problem]]:
+def judged(found: Observation) -> tuple[list[Problem], list[Problem]]:
+    """Returns the problems, and apart from them the notes."""
     both = problems(found)
     return [it for it in both if it.severity == "problem"], [it for it in both if it.severity == "note"]
 
@@ -170,8 +165,8 @@ def of(found: Observation) -> Status:
     """Returns the status that follows from what was observed."""
     redis, record = found.redis, found.redis.record if found.redis else None
     live = record.state.generations.get(record.state.live) if record else None
-    wrong, notes = _apart(found)
-    texts = [say(it) for it in wrong]
+    wrong, notes = judged(found)
+    said = [say(it) for it in wrong]
     silent = redis.silent(found.at) if redis else []
     return Status(
         generation=number_of(record.state.live) if record and record.serves else None,
@@ -191,12 +186,12 @@ def of(found: Observation) -> Status:
         incomplete_shards=len(redis.incomplete) if redis else None,
         writers=[_writer(it) for it in redis.writers if it.alive or it in silent] if redis else [],
         well=not wrong,
-        problems=[str(said) for said in texts],
+        problems=[str(it) for it in said],
         kinds=[it.label for it in wrong],
         notes=[str(say(it)) for it in notes],
         note_kinds=[it.label for it in notes],
         projectors=len(redis.living) if redis else None,
-        verdict=headline(texts),
+        verdict=headline(said),
     )
 
 

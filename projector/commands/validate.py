@@ -22,10 +22,10 @@ import msgspec
 import orjson
 
 from projector.errors import BadRecord, Refused, Unavailable
-from projector.interpret import interpret
 from projector.kafka.batches import Headers, Unread
 from projector.kafka.fetching import Unpacker, bounded
 from projector.kafka.reader import open_reader
+from projector.operate.explain.records import bad
 from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
@@ -228,11 +228,7 @@ class Report:
 
     def add(self, place: Place, record: Record, headers: Headers = ()) -> None:
         """Judge a record. `headers` are all that it has: those that are not read are not in the record."""
-        faults: list[Fault] = []
-        try:
-            interpret(record)
-        except BadRecord as error:
-            faults.append(error.fault)
+        faults = [error.fault] if (error := bad(record)) else []
         if self._strict:
             faults += [*unknown_headers(name for name, _ in headers), *unknown_fields(record)]
         self.judged(place, faults)

@@ -26,7 +26,6 @@ from projector.run import run, run_processes
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 _FILE_WIDTH = 160
-Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
 def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHERS) -> int:
@@ -80,7 +79,7 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings, a
         await store.close()
 
 
-_COMMANDS: dict[str, Command] = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace, Operator], Awaitable[int]]] = {
     "status": status.run_status,
     "show": run_show,
     "dead-letters": run_dead_letters,

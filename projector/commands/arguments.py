@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from projector.commands import dead_letters, show, usage, validate, wait
+from projector.commands.argument_types import key_is_read, processes, url, uuid
 from projector.commands.operator import acting
-from projector.commands.words import key_is_read, processes, url, uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 from schemas.words import as_called

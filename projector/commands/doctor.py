@@ -20,8 +20,8 @@ from rich.text import Text
 
 from leadview.redis.access import access
 from projector.commands import gateway, status
+from projector.commands.argument_types import read_key
 from projector.commands.operator import Operator
-from projector.commands.words import read_key
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release

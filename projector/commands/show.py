@@ -5,8 +5,8 @@ import os
 
 from rich.console import Console
 
+from projector.commands.argument_types import key, read_key, uuid
 from projector.commands.operator import Operator
-from projector.commands.words import key, read_key, uuid
 from projector.operate.explain import stored
 from projector.operate.explain.explainer import Explainer
 from projector.operate.explain.stored import Refusal, StoredKey

@@ -6,8 +6,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Column
 
+from projector.commands.argument_types import uuid
 from projector.commands.operator import Operator, table
-from projector.commands.words import uuid
 from projector.redis.store import Store
 from schemas import names
 from schemas.layouts import API_KEY_HASH

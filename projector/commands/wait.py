@@ -12,8 +12,8 @@ from contextlib import suppress
 import msgspec
 
 from projector.commands import status
+from projector.commands.argument_types import seconds, uuid, version
 from projector.commands.operator import Operator
-from projector.commands.words import seconds, uuid, version
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError
 from projector.kafka.client import topic

@@ -82,19 +82,19 @@ async def test_it_says_what_the_api_answers(
     for asked in ({"key_hash": HASH}, {"id": crm.API_KEY}):
         for slowly in (False, True):
             async for place in stored.search(projection.store, **asked, patient=slowly):
-                assert place == stored.Place(resources.API_KEY, OWNER)
+                assert place == stored.FoundAt(resources.API_KEY, OWNER)
                 by = await stored.read_key(projection.store, settings, place.owner, **asked)
                 assert (by.refusal and by.refusal.check, by.hash) in ((check, HASH), (check, None))
 
 
 @pytest.mark.parametrize("slowly", [False, True])
 async def test_everything_is_found_by_its_id_alone(projection: Projection, slowly: bool) -> None:
-    async def places(**asked: str) -> set[stored.Place]:
+    async def places(**asked: str) -> set[stored.FoundAt]:
         return {place async for place in stored.search(projection.store, patient=slowly, **asked)}
 
     await projection.apply(ORGANIZATION.record(), API_KEY.record(), crm.contact(1).record())
     for id_, kind in ((crm.API_KEY, resources.API_KEY), (crm.CONTACT, resources.CONTACT)):
-        assert await places(id=id_) == {stored.Place(kind, OWNER)}
+        assert await places(id=id_) == {stored.FoundAt(kind, OWNER)}
     assert await places(key_hash="0" * 64) == await places(id=crm.LEAD) == set()
 
 

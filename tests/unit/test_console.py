@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from leadview.metrics_port import url
 from projector.console import pages
-from projector.console.api_figures import SECONDS, Counts, Recent, counts, figures
+from projector.console.api_figures import SECONDS, Reading, Recent, counts, figures
 from projector.console.feed import SHARE, pause
 from projector.console.picture import Totals, picture, totals
 from projector.console.server import checked_tokens
@@ -29,7 +29,7 @@ leadview_api_ready_workers 2
 """
 
 
-def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Counts:  # noqa: A002
+def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Reading:  # noqa: A002
     return counts([METRICS.format(ok=ok, refused=refused, fast=fast, all=all)] * 2, at)
 
 
@@ -49,7 +49,7 @@ def test_figures_of_two_metrics_ports() -> None:
         pytest.param(taken(10, 5, 5, 9, 9), taken(12, 5, 5, 9, 9), id="no request"),
     ],
 )
-def test_without_requests_there_is_no_latency(before: Counts, after: Counts) -> None:
+def test_without_requests_there_is_no_latency(before: Reading, after: Reading) -> None:
     found = figures(before, after)
     assert (found.requests, found.p50, found.p99) == (0.0, None, None)
 

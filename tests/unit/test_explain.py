@@ -19,7 +19,7 @@ from projector.operate.explain.explainer import (
     Nothing,
     question,
 )
-from projector.operate.explain.records import Applied, Fate, Published, Told, bad_field, told
+from projector.operate.explain.records import Fate, Projected, Published, Told, bad_field, told
 from projector.operate.explain.stored import (
     AccessCheck,
     ApiKey,
@@ -92,7 +92,7 @@ def record(version: int, offset: int = 0, **fields: Any) -> Record:
 )
 def test_what_became_of_a_record(given: Record, fate: Fate, state: str) -> None:
     letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
-    [found] = told([given], Applied({LEADS: 10}, {letter.field: letter}, SHOWN))
+    [found] = told([given], Projected({LEADS: 10}, {letter.field: letter}, SHOWN))
     assert found.fate == fate
     assert words.outcome(found)[0] == state
     assert found.before == (2 if fate == "waits" else 0)
@@ -108,12 +108,12 @@ def test_what_became_of_a_record(given: Record, fate: Fate, state: str) -> None:
 )
 def test_what_the_records_before_it_exclude(versions: tuple[int, ...], whole: bool, fates: list[Fate]) -> None:
     records = [record(version, 5 + number) for number, version in enumerate(versions)]
-    found = told(records, Applied({LEADS: 10}, {}, SHOWN), whole=whole)
+    found = told(records, Projected({LEADS: 10}, {}, SHOWN), whole=whole)
     assert [each.fate for each in found] == ["shown", *fates]
 
 
 def test_a_record_of_which_nothing_is_stored() -> None:
-    [found] = told([record(1, 0)], Applied({LEADS: 10}, {}, None))
+    [found] = told([record(1, 0)], Projected({LEADS: 10}, {}, None))
     assert found.fate == "not stored"
 
 
@@ -129,7 +129,7 @@ def test_a_record_of_which_nothing_is_stored() -> None:
 def test_a_bad_value_is_shown_only_if_documents_are(given: Record, field: str | None, shown: str) -> None:
     found = bad_field(given)
     assert (found and found.path) == field
-    about = AboutRecord(given, told([given], Applied({LEADS: 10}, {}, None)), found)
+    about = AboutRecord(given, told([given], Projected({LEADS: 10}, {}, None)), found)
     facts = [answer(about, "crm.", show_documents=show).facts for show in (True, False)]
     assert facts[0][-1].value == shown or not found
     assert facts[0][:-1] == facts[1][:-1], "the field and the rule are always shown"

@@ -15,8 +15,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.ledger import copies
 from projector.operate.explain import records, stored
-from projector.operate.explain.records import Applied, BadField, Published, Told
-from projector.operate.explain.stored import Place, Refusal, StoredEntity, StoredKey, StoredOrganization
+from projector.operate.explain.records import BadField, Projected, Published, Told
+from projector.operate.explain.stored import FoundAt, Refusal, StoredEntity, StoredKey, StoredOrganization
 from projector.record import Partition, Record, entity_key
 from projector.redis.store import Store
 from schemas import names
@@ -239,7 +239,7 @@ class Explainer:
             return await stored.no_such_key(self._store, asked.hash)
         return await self.key(place.owner, key_hash=asked.hash)
 
-    async def _search(self, *, id: str = "", key_hash: str = "") -> Place | None:  # noqa: A002
+    async def _search(self, *, id: str = "", key_hash: str = "") -> FoundAt | None:  # noqa: A002
         """Raises TimeoutError, too."""
         search = stored.search(self._store, id=id, key_hash=key_hash, patient=True)
         async with asyncio.timeout(_SEARCH_SECONDS), aclosing(search) as places:
@@ -295,7 +295,7 @@ class Explainer:
         partitions = {Partition(each.topic, each.partition) for each in found}
         positions = {at: control.position(at) for at in partitions}
         offsets = {at: position.offset for at, position in positions.items() if position}
-        return records.told(found, Applied(offsets, {letter.field: letter for letter in letters}, head), whole=whole)
+        return records.told(found, Projected(offsets, {letter.field: letter for letter in letters}, head), whole=whole)
 
     async def _dead_letters(self, places: Sequence[str]) -> list[DeadLetter | None]:
         values = await self._store.ask_one(b"HMGET", names.DEAD_LETTERS, *places) if places else []

@@ -37,7 +37,7 @@ class Published(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Projected(msgspec.Struct, frozen=True):
     """How far the projection is: the next offset of each partition, the dead letters by their coordinates, and the head
     of what is stored of the entity; None if nothing is.
     """
@@ -138,7 +138,7 @@ async def at(
         raise Unavailable(f"Kafka does not answer within {_SECONDS:g} s") from None
 
 
-def told(records: Sequence[Record], applied: Applied, *, whole: bool = False) -> list[Told]:
+def told(records: Sequence[Record], projected: Projected, *, whole: bool = False) -> list[Told]:
     """Returns what became of these records of an entity, the newest first. `whole`: there were no others. Pure."""
     before: dict[int, int | None] = {}
     highest: dict[tuple[str, int], int] = {}
@@ -149,7 +149,7 @@ def told(records: Sequence[Record], applied: Applied, *, whole: bool = False) ->
         before[id(record)] = known if whole or known >= (version or 0) else None
         highest[at] = max(known, version or 0)
     newest_first = sorted(records, key=lambda record: (record.timestamp, record.offset), reverse=True)
-    return [_told(record, applied, before[id(record)]) for record in newest_first]
+    return [_told(record, projected, before[id(record)]) for record in newest_first]
 
 
 def bad(record: Record) -> BadRecord | None:
@@ -178,7 +178,7 @@ def bad_field(record: Record) -> BadField | None:
     return BadField(fault.path, fault.expected, msgspec.json.encode(found))
 
 
-def _told(record: Record, applied: Applied, before: int | None) -> Told:
+def _told(record: Record, projected: Projected, before: int | None) -> Told:
     """`before` is the highest version that came before it in its partition, 0 if there is none; None if it is not
     known."""
     try:
@@ -188,17 +188,17 @@ def _told(record: Record, applied: Applied, before: int | None) -> Told:
         version, time, reason = error.version, record.timestamp, error.reason
     place = names.dead_letter(record.topic, record.partition, record.offset)
     told = partial(Told, place, version, time)
-    position = applied.positions.get(Partition(record.topic, record.partition), 0)
+    position = projected.positions.get(Partition(record.topic, record.partition), 0)
     if record.offset >= position:
         return told("waits", before=record.offset - position)
-    if letter := applied.dead_letters.get(place):
+    if letter := projected.dead_letters.get(place):
         return told("parked", reason=letter.reason, accepted=letter.accepted)
     if reason:
         return told("bad", reason=reason)
-    if applied.head is None:
+    if projected.head is None:
         return told("not stored")
-    fate = _compared(record, version, applied.head, before)
-    return told(fate, before=before or 0, shown=applied.head)
+    fate = _compared(record, version, projected.head, before)
+    return told(fate, before=before or 0, shown=projected.head)
 
 
 def _compared(record: Record, version: int | None, head: Head, before: int | None) -> Fate:

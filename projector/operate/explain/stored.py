@@ -192,7 +192,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     dead_letters: list[DeadLetter] = []
 
 
-class Place(NamedTuple):
+class FoundAt(NamedTuple):
     """Where something is stored: its kind, and the name of its organization's record."""
 
     kind: Kind
@@ -290,7 +290,7 @@ async def search(
     id: str = "",  # noqa: A002 - the field's own word
     key_hash: str = "",
     patient: bool = False,
-) -> AsyncGenerator[Place]:
+) -> AsyncGenerator[FoundAt]:
     """Yields where an entity or an API key with this id, or a key with this hash, is stored: it looks at every name in
     Redis. A place may come twice. With `patient`, Redis does something else during most of the time. Raises
     Unavailable.
@@ -309,11 +309,11 @@ async def search(
         since = time.monotonic()
 
 
-def _place(key: bytes, ending: bytes) -> Place | None:
+def _place(key: bytes, ending: bytes) -> FoundAt | None:
     if (match := names.OF_ACCESS.fullmatch(key)) and key in (match[1] + b"a" + ending, match[1] + ending):
-        return Place(API_KEY, match[1])
+        return FoundAt(API_KEY, match[1])
     if (match := names.IN_GENERATION.fullmatch(key)) and match[4] == ending and match[3] in BY_LETTER:
-        return Place(BY_LETTER[match[3]], match[1])
+        return FoundAt(BY_LETTER[match[3]], match[1])
     return None
 
 

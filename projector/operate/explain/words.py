@@ -26,7 +26,7 @@ _HIDDEN = "not shown: the console was started without --show-documents"
 _ACCESS = "runbook.md#why-is-a-key-refused"
 _ORDERING = "how-it-works.md#ordering-which-event-wins"
 
-State = Literal["well", "wrong", "waits", "plain"]
+Tone = Literal["well", "wrong", "waits", "plain"]
 """How it is meant: as it should be, refused or bad, under way, or neither."""
 
 
@@ -45,7 +45,7 @@ class Event(msgspec.Struct, frozen=True):
     version: int | None
     time: str
     outcome: str
-    state: State
+    state: Tone
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True):
     kind: str
     title: str
     verdict: str
-    state: State = "plain"
+    state: Tone = "plain"
     page: str = ""
     facts: list[Fact] = []
     events: list[Event] = []
@@ -97,7 +97,7 @@ REFUSALS: Mapping[AccessCheck, str] = {
         "used up for the next {refusal.bucket.wait:.1f} s."
     ),
 }
-OUTCOMES: Mapping[Fate, tuple[State, str]] = {
+OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
     "waits": ("waits", "waits to be applied: {told.before:,} offsets of its partition come before it"),
     "parked": ("wrong", "is bad, and became a dead letter{accepted}: {told.reason}"),
     "bad": ("wrong", "is bad: {told.reason}. It has no dead letter any more"),
@@ -124,7 +124,7 @@ _UNHEARD_OF = (
     "No lead, contact, organization or API key has this id in Redis, and no event of it is among the newest {newest:,} "
     "of each partition%s. It was not published, or its message key is another one."
 )
-NOTHING: Mapping[Gap, tuple[State, str, str, str]] = {
+NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
     "no partition": (
         "wrong",
         "",
@@ -254,7 +254,7 @@ def why(refusal: Refusal) -> str:
     return REFUSALS[refusal.check].format(refusal=refusal, at=utc(refusal.at, "seconds"))
 
 
-def outcome(told: Told) -> tuple[State, str]:
+def outcome(told: Told) -> tuple[Tone, str]:
     """Returns what became of a record, to be put after its name."""
     state, text = OUTCOMES[told.fate]
     if told.fate == "replaced" and told.version is None:
@@ -288,7 +288,7 @@ def _kind(refusal: Refusal | None) -> str:
     return refusal.check if refusal else "accepted"
 
 
-def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, State]:
+def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, Tone]:
     if refusal is None:
         return f"{subject} passes all checks of access.", "well"
     row, status, error = refusal.answer
@@ -296,7 +296,7 @@ def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, State]:
     return f"{subject} is refused with {status} {error}{said}. {why(refusal)}", "wrong"
 
 
-def _as_before(letters: Sequence[DeadLetter], verdict: str, state: State) -> tuple[str, State]:
+def _as_before(letters: Sequence[DeadLetter], verdict: str, state: Tone) -> tuple[str, Tone]:
     """Says first that a record could not be read: what is stored is what was there before it."""
     bad = [letter.field for letter in letters if not letter.accepted]
     if not bad:
@@ -379,7 +379,7 @@ def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answ
     )
 
 
-def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
+def _shown(found: AboutEntity, topic: str) -> tuple[str, Tone]:
     """Returns what readers see, what became of newer events, and how it is meant."""
     noun, head = found.resource.noun, found.stored.live.event
     later, bad = "", max(found.stored.dead_letters, key=lambda letter: (letter.time, letter.offset), default=None)
@@ -396,7 +396,7 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
     place = f"{_place(head, topic)}, of {utc(head.time)}"
     if not head.live:
         return f"This {noun} is deleted, so readers get 404: by {place}.{later}", "plain"
-    state: State = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
+    state: Tone = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
     ignored = next((each for each in found.told if each.fate in ("outranked", "older")), None)
     if ignored and not later:
         later = f" The event at {ignored.record} {outcome(ignored)[1]}: publish it with a version above {head.version}."
@@ -407,7 +407,7 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
     return f"Readers see {place}.{later}", state
 
 
-def _contact(lead: AboutEntity, later: str, state: State) -> tuple[str, State]:
+def _contact(lead: AboutEntity, later: str, state: Tone) -> tuple[str, Tone]:
     """Returns the same, with what is known of the contact inside a lead."""
     contact = lead.stored.live.contact
     if contact is None:

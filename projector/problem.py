@@ -126,7 +126,7 @@ class RedisFull(_Problem, frozen=True):
 
 
 class RedisRefusesWrites(_Problem, frozen=True):
-    """Although it is not full. `reason` is what Redis said."""
+    """Redis refuses writes although it is not full. `reason` is what it said."""
 
     reason: str
 
@@ -146,7 +146,7 @@ class Incomplete(_Problem, frozen=True):
 
 
 class NoProjector(_Problem, frozen=True):
-    """No projector is alive. `silent` were a moment ago."""
+    """No projector is alive. `silent` are the ids of those that have stored no heartbeat for a while."""
 
     silent: tuple[str, ...]
 

@@ -1,9 +1,10 @@
 """What `doctor --url` checks: the rules of the contract's section 1 that can be seen through the gateway in front of
 the API, with requests as its clients send them.
 
-One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is repaired. What several rules
-could complain of is the matter of one: a gateway with error pages of its own breaks `errors are JSON`, and what its
-pages hide is unknown. Most is looked at with errors and with the OpenAPI document, which need neither key nor record.
+One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is repaired. If several rules could
+complain of the same thing, one of them does: a gateway with error pages of its own breaks `errors are JSON`, and what
+these pages hide is unknown. Most is looked at with errors and with the OpenAPI document, which need neither key nor
+record.
 """
 
 import http.client
@@ -402,7 +403,7 @@ class Rule(NamedTuple):
     mend: str
 
     def check(self, gateway: Gateway) -> str:
-        """As `judge`; what a broken rule raises says as well how it is repaired."""
+        """Returns what `judge` does. What is raised for a broken rule also says how it is repaired."""
         try:
             return self.judge(gateway)
         except Refused as error:

@@ -263,7 +263,9 @@ class Lasting:
         return problem.NotAdvancing(line.health.name, (), records, max(stuck.values()), partitions)
 
     def _without_partitions(self, line: WatchedLine, found: Observation, now: float) -> Problem | None:
-        """Partitions that belong to no living projector. A projector without any is a spare one if others have all."""
+        """Returns that partitions belong to no living projector. While the others have all of them, a projector that
+        has none is a spare one, which is no problem.
+        """
         name, unowned = line.health.name, _unowned(line, found)
         if not unowned:
             self._owned_at[name] = now

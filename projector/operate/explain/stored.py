@@ -47,7 +47,7 @@ from schemas.settings import ApiSettings, Limit, limit
 from schemas.words import as_called
 
 SHARE = 0.2
-"""During at most so much of the time a command of a patient search is under way, so that readers do not notice it."""
+"""A patient search keeps Redis busy for at most this share of the time, so that readers do not notice it."""
 _PAUSE_SECONDS = 0.02
 _COUNTED = ("active", "revoked")
 

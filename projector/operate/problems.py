@@ -129,10 +129,9 @@ def reported(writer: Writer) -> Iterator[Problem]:
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
-    for text, label in zip_longest(said.problems, said.kinds, fillvalue=""):
+    for text, label, line in zip_longest(said.problems, said.kinds, said.of_lines, fillvalue=""):
         if label not in _STATES:
-            line = text.partition(":")[0]
-            yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
+            yield problem.Reported(line, (writer.id,), label, text)
 
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:

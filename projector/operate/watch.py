@@ -88,6 +88,7 @@ class Watch(Collector):
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
             problems=[str(say(problem)) for problem in own],
             kinds=[problem.label for problem in own],
+            of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
             measured_at=measured_at,
             complete_until=complete_until,
             prefix=self._settings.topic_prefix,

@@ -37,6 +37,7 @@ def projector(
     age_ms: int = 100,
     problems: tuple[str, ...] = (),
     kinds: tuple[str, ...] = (),
+    of_lines: tuple[str, ...] = (),
     mapping: int = VERSION,
     troubles: dict[str, LineTrouble] = {},  # noqa: B006 - never changed
     started_ms_ago: int | None = None,
@@ -51,6 +52,7 @@ def projector(
         troubles=troubles,
         problems=list(problems),
         kinds=list(kinds),
+        of_lines=list(of_lines),
     )
     return Writer("host-1-ab", age_ms, said)
 
@@ -201,8 +203,11 @@ HALTED = RUNNING | {"documents": "halted: bad"}
 
 
 def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
-    """Returns a projector that says this of itself. `said` has the kind of each text."""
-    return projector(lines, problems=(*said,), kinds=(*said.values(),))
+    """Returns a projector that says this of itself. `said` has the kind of each text, which begins with its line here.
+    The line is said apart from the text as well: no program takes it out of the words.
+    """
+    of_lines = [text.partition(":")[0] if text.partition(":")[0] in lines else "" for text in said]
+    return projector(lines, problems=(*said,), kinds=(*said.values(),), of_lines=(*of_lines,))
 
 
 @pytest.mark.parametrize(
@@ -278,6 +283,18 @@ def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
 )
 def test_what_only_follows_from_another_problem_is_not_said(found: Observation, said: list[str]) -> None:
     assert [problem.what for problem in wrong(found)] == said
+
+
+def test_words_do_not_say_which_line_a_problem_is_of() -> None:
+    """Only the heartbeat's own field does, which a former version does not have."""
+    late, halted = ("of documents: late",), {"documents": "halted: bad"}
+    known = projector(halted, problems=late, kinds=("not_advancing",), of_lines=("documents",))
+    assert [problem.what for problem in wrong(survey(redis(known), kafka()))] == ["line documents is stopped: bad"]
+    former = projector(halted, problems=("documents: late",), kinds=("not_advancing",))
+    assert [problem.what for problem in wrong(survey(redis(former), kafka()))] == [
+        "line documents is stopped: bad",
+        "documents: late",
+    ]
 
 
 def test_the_page_of_what_a_projector_says() -> None:

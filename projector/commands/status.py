@@ -137,16 +137,16 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
     screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()
     with screen as live:
         while True:
-            found = await read(operator.store, operator.settings)
+            found = await observe(operator.store, operator.settings)
             if live:
-                live.update(Group(*_parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
+                live.update(Group(*parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
             elif operator.json:
-                operator.print_json(found, indent=-1 if arguments.watch else 2)
+                operator.print_json(of(found), indent=-1 if arguments.watch else 2)
             else:
-                for part in _parts(found):
+                for part in parts(found):
                     operator.console.print(part)
             if not arguments.watch:
-                return 0 if found.well else 1
+                return 0 if of(found).well else 1
             await asyncio.sleep(WATCH_SECONDS)
 
 
@@ -279,14 +279,16 @@ def _age(time_ms: int, now_ms: float) -> float | None:
     return max(0.0, round((now_ms - time_ms) / 1000, 3)) if time_ms else None
 
 
-def _parts(found: Status) -> Iterator[RenderableType]:
+def parts(observed: Observation) -> Iterator[RenderableType]:
+    """Yields what `status` prints, the verdict first."""
+    found = of(observed)
     yield Text(found.verdict, style="bold green" if found.well else "bold red")
-    if len(found.problems) > 1:
-        for problem in found.problems:
-            yield f"  [red]problem[/]  {escape(problem)}"
-    elif found.problems and found.problems[0] not in found.verdict:
-        more = found.problems[0].removeprefix(found.verdict.removeprefix("not well: ")).strip()
-        yield f"  {escape(more)}"
+    match [say(problem) for problem in judged(observed)[0]]:
+        case [alone] if alone.more:  # the verdict says the rest
+            yield f"  {escape(alone.more)}"
+        case [_, _, *_] as several:
+            for said in several:
+                yield f"  [red]problem[/]  {escape(str(said))}"
     for note in found.notes:
         yield f"  [yellow]note[/]     {escape(note)}"
     yield ""

@@ -29,10 +29,13 @@ class Said(msgspec.Struct, frozen=True):
     detail: str = ""
     command: str = ""
 
+    @property
+    def more(self) -> str:
+        return " ".join(filter(None, (self.detail, self.command)))
+
     def __str__(self) -> str:
         verdict = ": ".join(filter(None, (self.what, self.advice)))
-        more = " ".join(filter(None, (self.detail, self.command)))
-        return f"{verdict}. {more}" if more else verdict
+        return f"{verdict}. {self.more}" if self.more else verdict
 
 
 def headline(problems: Sequence[Said]) -> str:

@@ -2,13 +2,17 @@
 
 import time
 from functools import cache
+from io import StringIO
+from itertools import islice
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from docs.generate.troubles import ROWS
 from projector import problem
+from projector.commands import status
 from projector.console import pages
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
@@ -329,6 +333,11 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     )
     assert "(docs/dead-letters.md). The last one is crm.leads:0:3" in str(problem)
     assert str(problem).endswith(f"for good: {command}")
+    printed = StringIO()
+    console = Console(file=printed, width=500, soft_wrap=True)
+    for part in islice(status.parts(survey(redis(halted), kafka())), 2):
+        console.print(part)
+    assert printed.getvalue() == f"{headline([problem])}\n  {problem.detail} {command}\n"
 
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:

@@ -168,7 +168,7 @@ def _verify(command: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--continuous",
         action="store_true",
-        help="compare a few records after the other, all the time, with at most 1%% of a core, until SIGTERM",
+        help="compare everything again and again, a few records at a time, with at most 1%% of a core, until SIGTERM",
     )
     command.add_argument("--json", action="store_true")
     _compared(command)

@@ -24,7 +24,7 @@ from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, observe
 from projector.operate.problems import problems, unattended
-from projector.operate.words import duration, headline, mib, say
+from projector.operate.words import duration, headline, mib, program_of, say
 from projector.problem import Problem
 from projector.record import Partition
 from projector.redis.store import Store
@@ -333,7 +333,7 @@ def _writer_table(found: Status) -> Table:
         lines = "  ".join(f"{line}: {state.partition(': ')[0]}" for line, state in writer.lines.items())
         heartbeat = _seconds(writer.age, " ago")
         shown.add_row(
-            "projector" if writer.role == "run" else writer.role,
+            program_of(writer.role),
             escape(writer.id),
             str(writer.mapping_version),
             heartbeat if writer.alive else f"[yellow]silent, {heartbeat}[/]",

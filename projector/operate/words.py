@@ -264,7 +264,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
         case problem.Silent(program, role, seconds):
             return (
-                f"silent for {seconds:.0f} s: {role} {program}",
+                f"silent for {seconds:.0f} s: {program_of(role)} {program}",
                 "it has crashed, stands still, or cannot reach Redis",
                 "runbook.md#few_projectors",
             )
@@ -316,6 +316,11 @@ def _publish_again(*, access: bool) -> str:
         f"{publish} run `verify`, which ends this problem if nothing differs. If something does, run `rebuild`, look "
         "at `verify --next`, and `promote`, with --force only if what is missing is gone on purpose"
     )
+
+
+def program_of(role: str) -> str:
+    """Returns what a program that writes is called: a projector, or by its command."""
+    return "projector" if role == "run" else role
 
 
 def duration(seconds: float) -> str:

@@ -480,6 +480,11 @@ def test_notes(found: Observation, said: list[str]) -> None:
     assert [str(note).partition(":")[0] for note in notes(found)] == said
 
 
+def test_a_silent_program_is_called_what_it_is() -> None:
+    [silent] = notes(seen(projector(), projector(age_ms=9000)))
+    assert silent.what == "silent for 9 s: projector host-1-ab"
+
+
 @pytest.mark.parametrize(
     ("expected", "kinds"),
     [

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from projector.commands import dead_letters, show, usage, validate, wait
-from projector.commands.argument_types import key_is_read, processes, url, uuid
+from projector.commands.argument_types import key_is_read, port, processes, url, uuid
 from projector.commands.operator import acting
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
@@ -122,7 +122,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _console(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--port", type=int, default=8001, help="port of the page (default: 8001)")
+    command.add_argument("--port", type=port, default=8001, help="port of the page (default: 8001)")
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token-file"
     )

@@ -127,14 +127,12 @@ class Gateway:
 
     @cached_property
     def certificate(self) -> Mapping[str, object]:
-        """Raises NotKnown without TLS, and OSError, of which those of TLS are."""
-        if not self.is_secure:
-            raise NotKnown("the address begins with http, so there is no certificate")
-        with (
-            socket.create_connection((self.host, self.port), _SECONDS) as connection,
-            self._context.wrap_socket(connection, server_hostname=self.host) as secured,
-        ):
-            return secured.getpeercert() or {}
+        """Raises OSError, of which the errors of TLS are, and NotKnown if what answers does so without TLS."""
+        with socket.create_connection((self.host, self.port), _SECONDS) as connection:
+            if not self.is_secure:
+                raise NotKnown("the address begins with http, so there is no certificate")
+            with self._context.wrap_socket(connection, server_hostname=self.host) as secured:
+                return secured.getpeercert() or {}
 
     @cached_property
     def page(self) -> Response:
@@ -206,7 +204,8 @@ def _https(gateway: Gateway) -> str:
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"the certificate is not valid: {error.verify_message}") from error
     except OSError as error:
-        raise Refused(f"{gateway.host}:{gateway.port} cannot be reached with TLS ({error})") from error
+        how = " with TLS" if gateway.is_secure else ""
+        raise Refused(f"{gateway.host}:{gateway.port} cannot be reached{how} ({error})") from error
 
 
 def _renewed(gateway: Gateway) -> str:

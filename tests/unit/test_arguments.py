@@ -70,8 +70,10 @@ def test_every_command_has_help_and_a_version() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(["run", "--processes", "0"], "not a number of processes from 1", id="no process"),
-        pytest.param(["run", "--processes", "two"], "not a number of processes from 1", id="processes in words"),
+        pytest.param(["run", "--processes", "0"], "write an integer from 1 to 256", id="no process"),
+        pytest.param(["run", "--processes", "two"], "not a number of processes", id="processes in words"),
+        pytest.param(["console", "--port", "65536"], "'65536' is not a port: write an integer from 1", id="no port"),
+        pytest.param(["console", "--port", "-1"], "'-1' is not a port", id="a negative port"),
         pytest.param(["rebuild", "--lead", ID], "need their --organization", id="a lead of which organization"),
         pytest.param(["rebuild", "--contact", ID], "need their --organization", id="a contact of which organization"),
         pytest.param(

@@ -55,7 +55,7 @@ EXPRESSIONS = {
     "projector/offsets.py _PAIR": OURS,
     "projector/commands/gateway.py _expect": OPERATED,
     "projector/commands/argument_types.py key": OURS,
-    "projector/commands/argument_types.py version": OURS,
+    "projector/commands/argument_types.py integer": OURS,
     "projector/commands/arguments.py _field": OURS,
     "projector/console/pages.py anchor": OURS,
     "projector/console/pages.py _MARK": OURS,

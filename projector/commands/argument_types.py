@@ -52,8 +52,11 @@ def key_is_read(word: str) -> bool:
 
 
 def read_key() -> str:
-    """Returns what standard input has: the last word of it, because `Bearer` before it does not matter."""
-    text = getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+    """Returns the last word of standard input, because `Bearer` before it does not matter; nothing if it has none."""
+    try:
+        text = getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+    except EOFError:  # Ctrl-D on a terminal
+        return ""
     return text.split()[-1] if text.split() else ""
 
 

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from devstack.programs import environment
+from projector.commands.argument_types import read_key
 from projector.commands.arguments import parse, parser_of
 from projector.commands.operator import Operator
 from projector.dead_letter import DeadLetter
@@ -115,6 +116,17 @@ def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[
         parse(words)
     error = capsys.readouterr().err
     assert (ended.value.code, said in error, "lv_live" in error) == (2, True, False)
+
+
+def test_no_key_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But Ctrl-D, which ends the input of a terminal."""
+
+    def ended(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", ended)
+    assert read_key() == ""
 
 
 def test_accepted_records() -> None:

@@ -412,8 +412,8 @@ class Rule(NamedTuple):
 HTTPS = Rule(
     "HTTPS",
     _https,
-    "Let the gateway send a certificate of this name with its whole chain. Name the CA of a private certificate in the "
-    "environment variable SSL_CERT_FILE",
+    "See that the gateway listens at this address, and sends a certificate of this name with its whole chain. Name the "
+    "CA of a private certificate in the environment variable SSL_CERT_FILE",
 )
 """If it is broken, nothing else is looked at: no key goes to a server that nobody knows. It is unknown for an address
 of this machine that begins with http, such as that of the API itself."""

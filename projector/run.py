@@ -34,7 +34,7 @@ from projector.operate.watch import Watch, metrics_port, watching
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs
-from projector.upkeep.as_of import Sampler
+from projector.upkeep.as_of import DataAsOf
 from projector.upkeep.keeper import Keeper
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
@@ -79,7 +79,7 @@ async def _work(
             group.create_task(AcceptedRecords(settings, writing.store).keep(stop)),
             group.create_task(dead_letters.keep_clear(writing.store, settings, stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
-            group.create_task(Sampler(settings, writing).run(stop)),
+            group.create_task(DataAsOf(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop, of_jobs)),
         ]
         await stop.wait()
@@ -110,7 +110,7 @@ async def _wait_for_redis(settings: ProjectorSettings, stop: Stop, watch: Watch)
                     )
                 await copies.current(store)  # now, because to begin a record closes all connections of writers
             except Unavailable as error:
-                logger.warning("waiting for Redis", extra={"error": str(error)})
+                logger.warning("the projector waits for Redis", extra={"error": str(error)})
                 watch.waits_for = str(error)
                 await stop.sleep(1.0)
             else:

@@ -22,8 +22,7 @@ import msgspec
 import orjson
 
 from projector.errors import BadRecord, Refused, Unavailable
-from projector.kafka.batches import Headers, Unread
-from projector.kafka.fetching import Unpacker, bounded
+from projector.kafka.batches import Headers, Unpacker, Unread, bounded
 from projector.kafka.reader import open_reader
 from projector.operate.explain.records import bad
 from projector.record import MAGIC, Record, unframed

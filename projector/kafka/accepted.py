@@ -80,7 +80,8 @@ class Accepted(msgspec.Struct, frozen=True):
     @property
     def offsets(self) -> Ranges:
         """All accepted offsets."""
-        return Ranges.of(pair for ranges in self._all() for pair in ranges.pairs)
+        every = (*(acceptance.offsets for acceptance in self.acceptances), self.dropped)
+        return Ranges.of(pair for ranges in every for pair in ranges.pairs)
 
     def find(self, offset: int) -> Acceptance | None:
         """Returns the acceptance that contains an offset, or None."""
@@ -99,9 +100,6 @@ class Accepted(msgspec.Struct, frozen=True):
     def _without(self, offsets: Ranges) -> tuple[Acceptance, ...]:
         rest = (msgspec.structs.replace(one, offsets=one.offsets - offsets) for one in self.acceptances)
         return tuple(acceptance for acceptance in rest if acceptance.offsets)
-
-    def _all(self) -> tuple[Ranges, ...]:
-        return (*(acceptance.offsets for acceptance in self.acceptances), self.dropped)
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):
@@ -147,7 +145,7 @@ class AcceptedRecords:
         try:
             self._known |= await self.read({Partition(topic, partition) for topic, partition, _ in records})
         except Unavailable as error:
-            logger.warning("accepted bad records are not known at the moment", extra={"error": str(error)})
+            logger.warning("which bad records are accepted cannot be read now", extra={"error": str(error)})
             return False
         return any(self.find(record) for record in records)
 
@@ -158,14 +156,16 @@ class AcceptedRecords:
         try:
             texts = await read_texts(self._settings, self._group_id, partitions)
         except Refused as error:
-            logger.warning("accepted bad records are not known: %s", error)
+            logger.warning("which bad records are accepted cannot be read: %s", error)
             return found
         for partition, stored in texts.items():
             try:
                 found[partition] = Accepted.parse(stored.metadata)
             except ValueError as error:
                 fields = {"partition": list(partition), "error": str(error)}
-                logger.warning("the accepted bad records of a partition cannot be read", extra=fields)
+                logger.warning(
+                    "what is stored about the accepted bad records of a partition is not valid", extra=fields
+                )
         return found
 
     async def change(self, offsets: Mapping[Partition, Ranges], change: Callable[[Accepted, Ranges], Accepted]) -> None:
@@ -196,7 +196,10 @@ class AcceptedRecords:
                     partitions = await reader.partitions()
                 await self.renew(partitions)
             except Refused as error:
-                logger.warning("accepted bad records not renewed", extra={"error": str(error)})
+                logger.warning(
+                    "the accepted bad records were not written to Kafka again, which deletes them after a while",
+                    extra={"error": str(error)},
+                )
 
         await repeat("the renewal of accepted bad records", renew, stop, lambda: _RENEW_SECONDS)
 

@@ -1,23 +1,51 @@
-"""Splits, decompresses and reads record batches: the format of KIP-98 (magic 2).
+"""From the bytes that a broker returns for a partition to records, so that nothing in them can stop a projector or
+exhaust its memory. Batches are split, checked and decompressed, and their records are read (the format of KIP-98,
+magic 2).
 
 https://kafka.apache.org/documentation/#recordbatch
+
+A record that cannot be read, or that exceeds a limit, is returned with `Record.problem`. If a whole batch cannot be
+read, one such record is returned for all of its offsets.
 
 aiokafka reads records much faster than this module, but it trusts them: it reads beyond the end of a batch whose fields
 are cut off, and builds every header, however many there are. So it gets only small records, with bytes behind them in
 which no field can continue. All other records are read here, and those on which it fails.
 """
 
+import logging
+import struct
+import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
 import cramjam
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
+from projector.record import Partition, Record
+from schemas import words
+from schemas.envelopes import HEADERS
 from schemas.faults import Fault
-from schemas.limits import MAX_BATCH_BYTES, MAX_HEADERS
+from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_POLL_BYTES
+from schemas.resources import Kind
+
+logger = logging.getLogger(__name__)
+
+_MAX_WHY = 500
+"""In characters, of what a codec says about a batch."""
+_ATTEMPTS = 3
+"""A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
+LONGEST_SECONDS = 0.02
+"""How long a poll may unpack. The event loop does nothing else meanwhile."""
+_RECORD_BYTES, _HEADER_BYTES = 400, 150
+"""What the objects of a record, and of each of its headers, take in addition to their bytes."""
+_MAX_TIME = 2**48 - 1
+"""Of a record, in milliseconds: more does not fit into the head of a document (`schemas.layouts`)."""
 
 # Base offset, length, leader epoch, magic, checksum (of everything after it), attributes, last offset, first and last
 # time, producer, its epoch and sequence, number of records.
@@ -150,6 +178,245 @@ class RecordBatch:
             return Unread(offset, problem=_NOT_ENCODED)
         timestamp = self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time + time
         return Unread(offset, timestamp, key, value, tuple(headers))
+
+
+class Unpacker:
+    """What a poll may still unpack, and what is remembered of each partition from one poll to the next."""
+
+    def __init__(self, kinds: Mapping[str, Kind], max_record_bytes: int) -> None:
+        self.kinds = kinds
+        self.max_record_bytes = max_record_bytes
+        self._wrong_checksums: dict[tuple[str, int, int], int] = {}
+        self.histories: Mapping[str, int] = {}
+        """Which history of each topic is read now; 0 for those that are absent (`Record.history`)."""
+        self.epochs: dict[tuple[str, int], int] = {}
+        """The leader epoch of the last batch that was unpacked of each partition."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Note that a poll begins."""
+        self.unpacked = 0
+        """Bytes that this poll has unpacked, with what the objects of each record take."""
+        self._until: float | None = None
+        self.new_leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where this poll has met a batch of another leader: the offset up to which there were batches of the leader
+        before, and the epoch of that one."""
+
+    def note_leader(self, partition: tuple[str, int], offset: int, epoch: int) -> bool:
+        """Note which leader has written the batch at this offset.
+
+        Returns False if the batch is for the next poll, because this one has met another leader of the partition
+        already: after each of them, it has to be asked whether the next one has what it had.
+        """
+        known = self.epochs.get(partition, epoch)
+        if known != epoch:
+            if partition in self.new_leaders:
+                return False
+            self.new_leaders[partition] = (offset, known)
+        self.epochs[partition] = epoch
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        """Has this poll unpacked as many bytes, or for as long, as it may? The time runs from the first call."""
+        now = time.monotonic()
+        self._until = self._until or now + LONGEST_SECONDS
+        return self.unpacked >= MAX_POLL_BYTES or now > self._until
+
+    def has_right_checksum(self, partition: tuple[str, int], batch: RecordBatch) -> bool | None:
+        """Returns whether the checksum of a batch is right; None if it is wrong and may be right the next time."""
+        place = (*partition, batch.first)
+        attempts = self._wrong_checksums.pop(place, 0) + 1
+        if batch.is_intact:
+            return True
+        if attempts == _ATTEMPTS:
+            return False
+        self._wrong_checksums[place] = attempts
+        return None
+
+
+class FetchedRecords:
+    """What a broker has returned for a partition, from the offset `next_offset` on."""
+
+    def __init__(
+        self, at: Partition, data: bytes, aborted: Iterable[tuple[int, int]], next_offset: int, unpacker: Unpacker
+    ) -> None:
+        """`aborted` has the producer and the first offset of each transaction that was aborted."""
+        self.next_offset = next_offset
+        self.size = len(data)
+        self._at = at
+        self._batches = whole_batches(data)
+        self._aborted = deque(sorted(aborted, key=lambda each: each[1]))
+        self._aborted_producers: set[int] = set()
+        self.unpacker = unpacker
+
+    def pieces(self) -> Iterator[list[Record]]:
+        """Yields the records, a few at a time, so that the work for each is little."""
+        for data in self._batches:
+            try:
+                batch = RecordBatch(data)
+            except struct.error:
+                raise CorruptRecordException("a record batch is shorter than its header") from None
+            is_intact = self.unpacker.has_right_checksum(self._at, batch)
+            if is_intact is None:
+                return  # it is fetched again
+            epoch = batch.leader_epoch if is_intact else -1
+            if epoch >= 0 and not self.unpacker.note_leader(self._at, self.next_offset, epoch):
+                return  # likewise
+            for records in self._read(batch) if is_intact else self._unreadable(batch, "its checksum is wrong"):
+                self.next_offset = records[-1].next_offset
+                yield records
+            # The last offset stays that of the batch when compaction removes records.
+            self.next_offset = max(self.next_offset, batch.last + 1)
+
+    def _read(self, batch: RecordBatch) -> Iterator[list[Record]]:
+        """Yields the records of a batch from `next_offset` on, a few at a time."""
+        if batch.producer >= 0:
+            while self._aborted and self._aborted[0][1] <= batch.first:
+                self._aborted_producers.add(self._aborted.popleft()[0])
+            if batch.is_control and _is_end_of_aborted(batch):
+                self._aborted_producers.discard(batch.producer)
+            if batch.is_transactional and batch.producer in self._aborted_producers:
+                return
+        if batch.is_control:
+            return
+        try:
+            records = batch.records()
+        except Exception as error:  # noqa: BLE001 - the library of each codec has errors of its own
+            # Decompressing it may have taken as long as if it had so many bytes.
+            self.unpacker.unpacked += MAX_BATCH_BYTES
+            yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
+            return
+        before = batch.first - 1
+        for piece, sizes in records:
+            found, why = self._bounded(piece, sizes, before, batch.last)
+            if found:
+                yield found
+            if why:
+                yield from self._unreadable(batch, why)
+                return
+            before = piece[-1].offset
+
+    def _bounded(
+        self, piece: Sequence[Any], sizes: Sequence[int], before: int, last: int
+    ) -> tuple[list[Record], str | None]:
+        """Returns the records from `next_offset` on; and why the rest of the batch cannot be read, if so."""
+        topic, partition = self._at
+        unpacker, wanted = self.unpacker, self.next_offset
+        kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
+        history = unpacker.histories.get(topic, 0)
+        is_read_here = type(piece[0]) is Unread
+        unpacker.unpacked += sum(sizes) + _RECORD_BYTES * len(sizes)
+        found: list[Record] = []
+        for record, size in zip(piece, sizes, strict=True):
+            offset = record.offset
+            if not before < offset <= last:
+                return found, "the offsets of its records are not in order"
+            before = offset
+            if is_read_here and record.problem == WRONG_LENGTH:
+                return found, WRONG_LENGTH.found
+            if offset < wanted:  # batches are returned as a whole
+                continue
+            key, time = record.key, record.timestamp
+            if (
+                size <= harmless
+                and key is not None
+                and len(key) <= MAX_KEY_BYTES
+                and 0 <= time <= _MAX_TIME
+                and not record.headers
+                and not is_read_here
+            ):
+                # Nearly all records: nothing in them can exceed a limit.
+                found.append(Record(topic, partition, offset, time, key, record.value, (), kind, None, 1, history))
+            else:
+                found.append(bounded(self._at, record, size, unpacker))
+                unpacker.unpacked += _HEADER_BYTES * len(found[-1].headers)
+        return found, None
+
+    def _unreadable(self, batch: RecordBatch, why: str) -> Iterator[list[Record]]:
+        """Yields one record for all records of a batch that were not returned yet."""
+        first = max(batch.first, self.next_offset)
+        problem = Fault("unreadable_batch", found=why[:_MAX_WHY], count=first, most=batch.last)
+        if first <= batch.last:
+            topic, partition = self._at
+            kind = self.unpacker.kinds[topic]
+            yield [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
+        else:
+            logger.error("a record was left out", extra={"partition": list(self._at), "problem": words.fault(problem)})
+
+
+class Rest:
+    """What is left of fetched records. A poll that is full leaves the rest for the next one."""
+
+    def __init__(self, records: FetchedRecords) -> None:
+        # The iterator owns the records. If they owned it as well, those of which only a part was read, and the batch
+        # that it has decompressed, would stay in memory until the garbage collector finds them.
+        self._pieces = records.pieces()
+        self._records = records
+        self._piece: list[Record] = []
+        self.size = records.size
+        self.next_offset = records.next_offset
+        self.is_empty = False
+
+    def take(self, most: int) -> list[Record]:
+        """Returns up to `most` records. Raises CorruptRecordException."""
+        found: list[Record] = []
+        while len(found) < most and not self._records.unpacker.is_full:
+            piece = self._piece or next(self._pieces, [])
+            if not piece:
+                self.is_empty = True
+                self.next_offset = self._records.next_offset
+                break
+            wanted = most - len(found)
+            found += piece[:wanted]
+            self._piece = piece[wanted:]
+            self.next_offset = found[-1].next_offset
+        return found
+
+
+def _is_end_of_aborted(marker: RecordBatch) -> bool:
+    """Returns whether this marker ends an aborted transaction.
+
+    Of a marker that cannot be read, it does not matter: the next marker of a producer with an aborted transaction ends
+    that one.
+    """
+    try:
+        [record, *_], _ = next(marker.records())
+        return bool(ControlRecord.parse(record.key) == ABORT_MARKER)
+    except Exception as error:  # noqa: BLE001 - whatever it contains
+        logger.warning("a marker of a transaction cannot be read", extra={"error": str(error)})
+        return True
+
+
+def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
+    """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
+    topic, partition = at
+    key, value, headers, time = record.key, record.value, record.headers, record.timestamp
+    problem = record.problem if type(record) is Unread else None
+    problem = problem or _problem(key, value, headers, size, unpacker.max_record_bytes)
+    if problem:
+        key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
+    elif headers:
+        # Of a name that comes several times, the last one counts.
+        headers = {name: content for name, content in headers if name in HEADERS}.items()
+    time = min(max(time, 0), _MAX_TIME)
+    kind, history = unpacker.kinds[topic], unpacker.histories.get(topic, 0)
+    return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)
+
+
+def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int, most: int) -> Fault | None:
+    """Returns which limit a record of this size exceeds, or None."""
+    if key is not None and len(key) > MAX_KEY_BYTES:
+        return Fault("key_bytes", "key", count=len(key), most=MAX_KEY_BYTES)
+    if value is not None and len(value) > most:
+        return Fault("value_bytes", count=len(value), most=most)
+    if headers and len(headers) > MAX_HEADERS:
+        return too_many_headers(len(headers))
+    if size <= MAX_HEADER_BYTES:
+        return None
+    if (found := sum(len(name) + len(content or b"") for name, content in headers)) > MAX_HEADER_BYTES:
+        return Fault("header_bytes", "headers", count=found, most=MAX_HEADER_BYTES)
+    return None
 
 
 def whole_batches(data: bytes) -> Iterator[memoryview]:

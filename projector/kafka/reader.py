@@ -1,17 +1,43 @@
-"""Reads the records of some topics: as a member of a consumer group, or ranges of offsets outside any group."""
+"""Reads the records of some topics: as a member of a consumer group, or ranges of offsets outside any group.
+
+The consumer of aiokafka fetches none of them. It decompresses a batch whatever its size becomes, and raises out of
+`getmany` if a batch cannot be decompressed or if the name of a header is not UTF-8: at the same position each time, and
+without the offset. It also asks each broker for as many bytes as all of them may return, and for more while some
+partitions still have records.
+
+A broker answers the requests of a connection one after the other, and a request for records waits up to `LINGER_MS`
+for them. So these requests have connections of their own: a line that seeks its positions does not wait for them.
+
+Each request goes to the leader of a partition, and says in which rack this projector is. If the leader knows a replica
+in that rack, it names it in place of records (KIP-392), and the next requests go there.
+"""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import random
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.client import ConnectionGroup
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    NoError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+from aiokafka.protocol.fetch import FetchRequest
 
 from projector.errors import Refused, Unavailable
 from projector.kafka import topics
+from projector.kafka.batches import FetchedRecords, Rest, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
-from projector.kafka.fetching import Fetcher, Unpacker
-from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic, describe
+from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
 from projector.operate.words import say
 from projector.problem import TopicMissing
 from projector.record import Partition, Record
@@ -21,18 +47,209 @@ from schemas.settings import ProjectorSettings
 
 _FETCH_BYTES = 8 * 1_048_576
 """What the brokers may return at once, compressed. Only a single batch may exceed it."""
+LINGER_MS, _RETRY_SECONDS = 200, 0.1
+"""How long a broker may wait for records, and how long until it is asked again after an error."""
+REPLICA_SECONDS = 10.0
+"""How long a replica that a leader has named is asked, until the leader is asked again. A replica that has lost the
+leader falls behind, and is named no more when it is out of sync.
+"""
+_OF_FETCHES = max(ConnectionGroup) + 1
+"""The group of connections that only requests for records use."""
+_READ_COMMITTED = 1
+_WITH_REPLICA = 11
+"""Since this version of the answer, the preferred replica comes between the aborted transactions and the records."""
 _COMMIT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 
 logger = logging.getLogger(__name__)
 
 
+class Fetcher:
+    """Fetches partitions from the offsets that were sought.
+
+    It asks for up to `most` bytes from all brokers together, and for nothing while it holds so many that are not
+    unpacked yet: so it holds less than twice as many. Only a batch, the first that a broker returns, is returned
+    whatever its size. `client` is an AIOKafkaClient, and `earliest` returns the first offset of a partition. `rack` is
+    where this projector is; empty if it is not known.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        unpacker: Unpacker,
+        most: int,
+        earliest: Callable[[Partition], Awaitable[int]],
+        rack: str,
+    ) -> None:
+        self._client = client
+        self._unpacker = unpacker
+        self._most = most
+        self._earliest = earliest
+        self._rack = rack
+        self._replicas: dict[Partition, tuple[int, float]] = {}
+        """The broker that a leader has named, and until when it is asked."""
+        self._offsets: dict[Partition, int] = {}
+        self._held: dict[Partition, Rest] = {}
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._error: Exception | None = None
+
+    @property
+    def offsets(self) -> Mapping[Partition, int]:
+        """The next offset to be read of each partition that was sought, after any transaction markers."""
+        return self._offsets
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Return the records of this partition from this offset on."""
+        self._held.pop(partition, None)
+        self._offsets[partition] = offset
+        self._client.add_topic(partition.topic)
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Return no records of these partitions until the next `seek`."""
+        for partition in list(partitions):
+            self._held.pop(partition, None)
+            self._offsets.pop(partition, None)
+
+    async def poll(self, most: int, wait: float) -> dict[Partition, list[Record]]:
+        """Returns up to `most` records, in order for each partition; fewer if they are large or take long to unpack.
+
+        Waits up to `wait` seconds for the first one. Raises KafkaError.
+        """
+        self._unpacker.begin()
+        until = time.monotonic() + wait
+        while True:
+            found = self._take(most)
+            self._ask()  # also for what comes behind these records, while they are applied
+            if error := self._error:
+                self._error = None
+                raise error
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
+            if self._asking:
+                await asyncio.wait(self._asking.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(min(left, _RETRY_SECONDS))
+
+    async def close(self) -> None:
+        """Ask for nothing more."""
+        self._offsets.clear()
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _take(self, most: int) -> dict[Partition, list[Record]]:
+        found: dict[Partition, list[Record]] = {}
+        for partition, rest in list(self._held.items()):
+            try:
+                records = rest.take(most)
+            except KafkaError:
+                del self._held[partition]
+                raise
+            self._offsets[partition] = rest.next_offset
+            if rest.is_empty:
+                del self._held[partition]
+            if records:
+                found[partition] = records
+                most -= len(records)
+            if most <= 0 or self._unpacker.is_full:
+                break
+        return found
+
+    def _ask(self) -> None:
+        """Ask each broker that is not being asked for what is wanted of it and not held."""
+        if sum(rest.size for rest in self._held.values()) >= self._most:
+            return
+        by_broker: dict[int | None, list[tuple[Partition, int]]] = defaultdict(list)
+        for partition, offset in self._offsets.items():
+            if partition not in self._held:
+                by_broker[self._broker(partition)].append((partition, offset))
+        for broker, wanted in by_broker.items():
+            if broker is None or broker < 0:
+                self._client.force_metadata_update()
+            elif broker not in self._asking:
+                self._asking[broker] = asyncio.create_task(self._fetch(broker, wanted))
+
+    def _broker(self, partition: Partition) -> int | None:
+        """Returns whom to ask: the replica that the leader has named, or the leader; None or -1 if it is not known."""
+        if named := self._replicas.get(partition):
+            replica, until = named
+            if time.monotonic() < until:
+                return replica
+            del self._replicas[partition]
+        leader: int | None = self._client.cluster.leader_for_partition(TopicPartition(*partition))
+        return leader
+
+    async def _fetch(self, broker: int, wanted: list[tuple[Partition, int]]) -> None:
+        try:
+            await self._ask_broker(broker, wanted)
+        except (KafkaError, OSError) as error:
+            logger.warning("a broker did not return records", extra={"broker": broker, "error": str(error)})
+            self._client.force_metadata_update()
+            for partition, _ in wanted:
+                self._replicas.pop(partition, None)
+            await asyncio.sleep(_RETRY_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the next poll raises it
+            self._error = error
+        finally:
+            del self._asking[broker]
+
+    async def _ask_broker(self, broker: int, wanted: list[tuple[Partition, int]]) -> None:
+        random.shuffle(wanted)  # a broker fills its answer in this order
+        by_topic: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for at, offset in wanted:
+            by_topic[at.topic].append((at.partition, offset, self._most // 2))
+        # While something is held, the broker does not wait for records: otherwise those behind what is held would
+        # have to wait for its answer.
+        wait = 0 if self._held else LINGER_MS
+        most = self._most // max(1, len(self._client.cluster.brokers()))
+        request = FetchRequest(wait, 1, most, _READ_COMMITTED, list(by_topic.items()), self._rack)
+        answer = await self._client.send(broker, request, group=_OF_FETCHES)
+        asked = dict(wanted)
+        for name, partitions in answer.topics:
+            for number, code, _, *about, data in partitions:
+                at = Partition(name, number)
+                if self._offsets.get(at) == asked[at] and at not in self._held:  # otherwise it was sought meanwhile
+                    if answer.API_VERSION >= _WITH_REPLICA:
+                        *_, aborted, replica = about
+                        if replica >= 0:
+                            self._replicas[at] = (replica, time.monotonic() + REPLICA_SECONDS)
+                    else:
+                        aborted = about[-1]
+                    await self._receive(at, for_code(code), data or b"", aborted or ())
+
+    async def _receive(self, at: Partition, error: type[KafkaError], data: bytes, aborted: Iterable[Any]) -> None:
+        """Hold what a broker has returned for a partition, or act on its error. Raises KafkaError."""
+        if error is not NoError and at in self._replicas:
+            raise error(f"{at.topic}:{at.partition}")  # only the leader knows: a replica may not have this offset yet
+        if error is NoError:
+            if data and not next(whole_batches(data), None):  # brokers before Kafka 0.10.1 cut off the first batch, too
+                raise CorruptRecordException(f"no whole batch at {at.topic}:{at.partition}")
+            if data:
+                self._held[at] = Rest(FetchedRecords(at, data, aborted, self._offsets[at], self._unpacker))
+        elif error is OffsetOutOfRangeError:
+            asked, first = self._offsets[at], await self._earliest(at)
+            if self._offsets.get(at) == asked:
+                self._offsets[at] = first
+        elif error is TopicAuthorizationFailedError:
+            self._error = error(at.topic)
+        else:
+            raise error(f"{at.topic}:{at.partition}")
+
+
 class _Fetching:
     """The topics of some kinds, a consumer that knows their brokers, and what fetches their records."""
 
     def __init__(
-        self, settings: ProjectorSettings, kinds: Sequence[Kind], group_id: str | None, fetch_bytes: int = _FETCH_BYTES
+        self,
+        settings: ProjectorSettings,
+        kinds: Sequence[Kind],
+        fetch_bytes: int = _FETCH_BYTES,
+        *,
+        group_id: str | None = None,
     ) -> None:
+        """`fetch_bytes` is what the brokers may return at once."""
         self._settings = settings
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
@@ -50,6 +267,22 @@ class _Fetching:
     def read_as(self, histories: Mapping[str, int]) -> None:
         """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis."""
         self._unpacker.histories = histories
+
+    async def present(self) -> list[Topic]:
+        """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
+        return await topics.present(client_of(self._consumer), self._kinds)
+
+    async def topic_ids(self) -> dict[str, str]:
+        """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
+        return {topic.name: topic.id for topic in await self.present() if topic.id and topic.partitions}
+
+    async def range(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Returns the first offset and the end offset of each partition. Raises Unavailable."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        async with errors():
+            begin = await self._consumer.beginning_offsets(wanted) if wanted else {}
+        end = await self.end_offsets(partitions)
+        return {partition: (begin[partition], end[partition]) for partition in partitions}
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. Raises Unavailable."""
@@ -77,10 +310,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         group_id: str,
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        super().__init__(settings, kinds, group_id)
+        super().__init__(settings, kinds, group_id=group_id)
         self._on_revoked = on_revoked
-        self.paused = False
-        """Return no records, but stay a member of the group."""
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -131,16 +362,12 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """
         if wide := [topic for topic, number in offsets if number >= MAX_PARTITIONS]:
             raise Refused(f"topic {wide[0]} has more than {MAX_PARTITIONS:,} partitions, which Leadview cannot read")
-        wanted = [TopicPartition(*partition) for partition in offsets]
-        async with errors():
-            begin = await self._consumer.beginning_offsets(wanted)
-            end = await self._consumer.end_offsets(wanted)
+        available = await self.range(offsets.keys())
         if lost := offsets.keys() - self.assigned():  # a rebalance may have come meanwhile
             raise Unavailable(f"Kafka: {len(lost)} partitions were revoked before they were sought")
         used = {}
         for partition, offset in offsets.items():
-            at = TopicPartition(*partition)
-            used[partition] = _existing(partition, offset, begin[at], end[at])
+            used[partition] = _existing(partition, offset, *available[partition])
             self._fetcher.seek(partition, used[partition])
             self._unpacker.epochs.pop(partition, None)
             if epochs and partition in epochs:
@@ -152,10 +379,6 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         known.
         """
         return self._unpacker.epochs.get(partition, UNKNOWN_EPOCH)
-
-    async def topic_ids(self) -> dict[str, str]:
-        """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
-        return await topics.topic_ids(client_of(self._consumer), self.topics)
 
     async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
@@ -175,11 +398,15 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
         Waits up to `wait` seconds. Raises Unavailable.
         """
+        await self.stay()
+        return await self.more(most, wait)
+
+    async def stay(self) -> None:
+        """Remain a member of the group, as `poll` does, and read nothing: a member that does neither for some minutes
+        is removed. Raises Unavailable.
+        """
         async with errors():
-            await self._consumer.getmany(timeout_ms=0)  # everything is paused there, but a member has to poll
-            if not self.paused:
-                return await self._fetcher.poll(most, wait)
-        return {}
+            await self._consumer.getmany(timeout_ms=0)  # of its own consumer, in which everything is paused
 
     async def more(self, most: int, wait: float) -> dict[Partition, list[Record]]:
         """Returns what comes behind the last poll, as `poll` does. It does not wait while the group rebalances: this
@@ -211,10 +438,6 @@ class Reader(_Fetching):
     offsets only, because its replay is a `Line`.
     """
 
-    def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = _FETCH_BYTES) -> None:
-        """`fetch_bytes` is what the brokers may return at once."""
-        super().__init__(settings, kinds, None, fetch_bytes)
-
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
         try:
@@ -230,32 +453,14 @@ class Reader(_Fetching):
 
     async def partitions(self) -> list[Partition]:
         """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""
-        return [partition for topic in await self.topics() for partition in topic.partitions]
+        return [partition for topic in await self.present() for partition in topic.partitions]
 
     async def existing_partitions(self) -> list[Partition]:
         """Returns all partitions of the topics. Raises Refused if one of the topics does not exist, and Unavailable."""
-        topics = await self.topics()
-        if missing := [topic.name for topic in topics if not topic.partitions]:
+        found = await self.present()
+        if missing := [topic.name for topic in found if not topic.partitions]:
             raise Refused(f"{say(TopicMissing(tuple(missing)))}.")
-        return [partition for topic in topics for partition in topic.partitions]
-
-    async def present(self) -> list[Topic]:
-        """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
-        return await topics.present(client_of(self._consumer), self._kinds)
-
-    async def topics(self) -> list[Topic]:
-        """Returns what the brokers say about the topics. Raises Unavailable."""
-        return await describe(self._settings, list(self._kinds.values()))
-
-    async def range(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Returns the first offset and the end offset of each partition. Raises Unavailable."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        if not wanted:
-            return {}
-        async with errors():
-            begin = await self._consumer.beginning_offsets(wanted)
-            end = await self._consumer.end_offsets(wanted)
-        return {Partition(*p): (begin[p], end[p]) for p in wanted}
+        return [partition for topic in found for partition in topic.partitions]
 
     async def first_times(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """Returns Kafka's timestamp, in ms since 1970, of the first record in each of these ranges [first, last).
@@ -310,7 +515,7 @@ def _existing(partition: Partition, offset: int | None, begin: int, end: int) ->
         return begin if offset is None else offset
     reason = "the records after it were deleted" if offset < begin else "the partition ends before it"
     logger.warning(
-        "the topic does not contain the stored position (%s); reading it from the beginning",
+        "a partition does not contain the stored position (%s): it is read from its first record",
         reason,
         extra={"partition": list(partition), "position": offset, "begin": begin, "end": end},
     )

@@ -7,6 +7,7 @@ DESCRIBE on the topic, which READ includes. What an older broker does not say is
 """
 
 import asyncio
+import random
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
@@ -17,8 +18,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
+    KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
+    NodeNotReadyError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -288,11 +291,6 @@ async def present(client: Any, names: Collection[str]) -> list[Topic]:
     return [_topic(name, described.get(name), None) for name in names]
 
 
-async def topic_ids(client: Any, names: Collection[str]) -> dict[str, str]:
-    """Likewise. A topic whose id is not known is left out."""
-    return {topic.name: topic.id for topic in await present(client, names) if topic.id and topic.partitions}
-
-
 async def forks(client: Any, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
     """Returns how far the log of each partition is one that was read from a leader with this epoch.
 
@@ -329,7 +327,12 @@ def _forks(answer: Any) -> dict[Partition, Fork]:
 
 
 async def _metadata(client: Any, names: Iterable[str]) -> Any:
-    node = client.get_random_node()
-    if node is None:
-        raise LeaderNotAvailableError("no broker is known")
-    return (await client.send(node, TopicsRequest(names))).to_object()["topics"]
+    """Returns what one of the brokers says. For a while, those that are known include one that has died."""
+    error: KafkaError = LeaderNotAvailableError("no broker is known")
+    known = [broker.nodeId for broker in client.cluster.brokers()]
+    for node in random.sample(known, len(known)):
+        try:
+            return (await client.send(node, TopicsRequest(names))).to_object()["topics"]
+        except (KafkaConnectionError, NodeNotReadyError) as not_there:
+            error = not_there
+    raise error

@@ -6,13 +6,14 @@ can store a position any more; then it takes back the positions; then it reads o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from contextlib import suppress
+from typing import get_args
 
 from msgspec.structs import replace
 
 from projector.errors import Conflict
 from projector.ledger import copies
-from projector.ledger.control import ACCESS, NO_ID, Break, ControlRecord, Position, State, now
+from projector.ledger.control import ACCESS, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
 from projector.record import Partition
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
@@ -22,20 +23,22 @@ from schemas.layouts import HISTORIES
 from schemas.resources import ACCESS_KINDS
 
 _ANY_OFFSET = 2**53 - 1
-_ATTEMPTS = 5
-BreakKind = Literal["topic_recreated", "topic_truncated"]
 BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
-Stored = Mapping[Partition, Sequence[Position]]
+AllPositions = Mapping[Partition, Sequence[Position]]
 """The positions of each partition, in all copies."""
 
 
-def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partition]]:
-    """Returns the topics that have another id than when these positions were stored, each with these partitions."""
-    found: dict[str, list[Partition]] = {}
+def recreated(record: ControlRecord, stored: AllPositions, ids: Mapping[str, str]) -> list[Break]:
+    """Returns a break for each topic that has another id than when these positions were stored. `ids` are those of the
+    topics now, as far as they are known.
+    """
+    former: dict[str, str] = {}
     for partition, positions in stored.items():
-        if (known := ids.get(partition.topic)) and any(it.topic_id not in ("", known) for it in positions):
-            found.setdefault(partition.topic, []).append(partition)
-    return found
+        known = ids.get(partition.topic)
+        others = [it.topic_id for it in positions if it.topic_id not in ("", known)]
+        if known and others:
+            former.setdefault(partition.topic, others[0])
+    return [new_break(record, "topic_recreated", topic, id_, ids[topic]) for topic, id_ in former.items()]
 
 
 def rewind(partition: Partition, topic_id: str, highest: int = _ANY_OFFSET, to: Position | None = None) -> RewindRow:
@@ -76,25 +79,19 @@ def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
-    """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. Raises Unavailable,
-    and Conflict if the control record keeps changing.
+    """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. If the control
+    record changes at this moment, try again: to verify may have taken an hour. Raises Unavailable.
     """
 
     def compute(state: State) -> State:
         left = [it.without(verified) if it in seen else it for it in state.breaks]
         return replace(state, breaks=tuple(it for it in left if it.unverified))
 
-    for attempt in range(_ATTEMPTS):
-        record = await copies.require(store)
-        if not any(it in seen and verified in it.unverified for it in record.state.breaks):
-            return
-        try:
+    record = await copies.require(store)
+    while any(it in seen and verified in it.unverified for it in record.state.breaks):
+        with suppress(Conflict):
             await copies.change(store, record, compute)
-        except Conflict:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return
+        record = await copies.require(store)
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
@@ -103,8 +100,4 @@ def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
     """
     found = [it for it in record.state.breaks if {record.state.live, ACCESS} & {*it.unverified}]
     known = {it.topic for it in found}
-    for topic, partitions in made_again(record.stored(), ids).items():
-        if topic not in known:
-            former = next(it.topic_id for it in record.stored()[partitions[0]] if it.topic_id not in ("", ids[topic]))
-            found.append(new_break(record, "topic_recreated", topic, former, ids[topic]))
-    return found
+    return found + [it for it in recreated(record, record.stored(), ids) if it.topic not in known]

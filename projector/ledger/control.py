@@ -83,7 +83,7 @@ class Step(msgspec.Struct, frozen=True):
     position: Position
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Covered(msgspec.Struct, frozen=True):
     """The positions were stored, and the dead letters with them."""
 
 
@@ -99,13 +99,13 @@ class ControlChanged(msgspec.Struct, frozen=True):
     """
 
 
-Outcome = Stored | WentBack | ControlChanged
+Checkpointed = Covered | WentBack | ControlChanged
 
 
-def outcome(reply: Any) -> Outcome:
+def checkpointed(reply: Any) -> Checkpointed:
     """Decode the reply of the script."""
     if reply == _STORED:
-        return Stored()
+        return Covered()
     if reply == [CONTROL_CHANGED.encode()]:
         return ControlChanged()
     return WentBack([field.decode() for field in reply])
@@ -123,14 +123,17 @@ ACCESS = GenerationId("access")
 """Stands for organizations and API keys among generations, to none of which they belong."""
 
 
+BreakKind = Literal["topic_recreated", "topic_truncated"]
+
+
 class Break(msgspec.Struct, frozen=True):
-    """A topic has lost its history. `kind` is `topic_recreated` or `topic_truncated`, the name of the problem.
+    """A topic has lost its history. `kind` is the name of the problem: it was created again, or its log was cut off.
 
     `former_id` and `topic_id` are those of the topic before and since; the same if its log was cut off. `noticed_at` is
     RFC 3339. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are what Kafka has.
     """
 
-    kind: Literal["topic_recreated", "topic_truncated"]
+    kind: BreakKind
     topic: str
     former_id: str
     topic_id: str
@@ -146,10 +149,9 @@ class State(msgspec.Struct, frozen=True):
     """The part of the control record that is the same in all copies.
 
     Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to. `last` is
-    the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `flipped_at`
-    is the time of the last change of `live`, in milliseconds since 1970. `histories` counts the breaks of each topic
-    (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet. `slots` says which copies answer
-    for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
+    the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `histories`
+    counts the breaks of each topic (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet.
+    `slots` says which copies answer for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
     """
 
     live: GenerationId
@@ -159,7 +161,6 @@ class State(msgspec.Struct, frozen=True):
     previous: GenerationId | None = None
     last: int = 1
     dropping: Generations = ()
-    flipped_at: int = 0
     histories: dict[str, int] = {}
     breaks: tuple[Break, ...] = ()
     slots: str = ""
@@ -363,19 +364,19 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Difference(NamedTuple):
+class Revision(NamedTuple):
     """`emptied`: Redis, or a shard of it, was emptied in between."""
 
     text: str
     emptied: bool = False
 
 
-def difference(before: ControlRecord, after: ControlRecord) -> Difference | None:
+def revision(before: ControlRecord, after: ControlRecord) -> Revision | None:
     """Returns how the record has changed; None if it has not."""
     old, new = before.incarnations(), after.incarnations()
     emptied = sum(new[tag] != incarnation for tag, incarnation in old.items() if tag in new)
     if before.stamp.lineage != after.stamp.lineage or (emptied and emptied == len(old)):
-        return Difference("Redis was emptied", emptied=True)
+        return Revision("Redis was emptied", emptied=True)
     if emptied:
-        return Difference(f"{emptied} of the {len(new)} parts (shards) of Redis were emptied", emptied=True)
-    return None if before.stamp == after.stamp else Difference("the control record has changed")
+        return Revision(f"{emptied} of the {len(new)} parts (shards) of Redis were emptied", emptied=True)
+    return None if before.stamp == after.stamp else Revision("the control record has changed")

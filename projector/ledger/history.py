@@ -30,7 +30,7 @@ _FIELD = b"act"
 
 logger = logging.getLogger(__name__)
 
-Outcome = Literal["begun", "done", "refused", "failed", "interrupted"]
+Result = Literal["begun", "done", "refused", "failed", "interrupted"]
 _INTERRUPTED = 130
 """The exit code of a command that a signal has ended."""
 
@@ -74,12 +74,12 @@ async def noted(store: Store, act: Act, doing: Awaitable[int], *, lasts: bool = 
         reason = str(error) if isinstance(error, ProjectorError | ValueError) else type(error).__name__
         await note(store, replace(act, outcome=_outcome(error), reason=reason))
         raise
-    outcomes: dict[int, Outcome] = {0: "done", _INTERRUPTED: "interrupted"}
+    outcomes: dict[int, Result] = {0: "done", _INTERRUPTED: "interrupted"}
     await note(store, replace(act, outcome=outcomes.get(code, "failed")))
     return code
 
 
-def _outcome(error: BaseException) -> Outcome:
+def _outcome(error: BaseException) -> Result:
     if isinstance(error, Refused):
         return "refused"
     return "failed" if isinstance(error, Exception) else "interrupted"
@@ -92,7 +92,7 @@ async def note(store: Store, act: Act) -> None:
         await store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", MOST, b"*", _FIELD, msgspec.json.encode(act))
     except Unavailable as error:
         fields = {"verb": act.verb, "outcome": act.outcome, "error": str(error)}
-        logger.error("this act is missing in `status --history`", extra=fields)  # noqa: TRY400 - it says why
+        logger.error("an act could not be noted, and is missing in `status --history`", extra=fields)  # noqa: TRY400 - it says why
 
 
 async def read(store: Store, most: int = MOST) -> list[Act]:
@@ -100,7 +100,7 @@ async def read(store: Store, most: int = MOST) -> list[Act]:
     return [act for _, act in await _entries(store, b"XREVRANGE", b"+", b"-", most) if act]
 
 
-class Reported:
+class HistoryLog:
     """Logs the acts of all operators, wherever their commands ran, in the log of a projector."""
 
     def __init__(self, store: Store) -> None:

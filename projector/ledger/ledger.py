@@ -1,31 +1,180 @@
-"""The positions of a line: it remembers what it read, and compares with that when it stores new ones.
+"""The ledger of a line: the sessions in which it writes, and the positions that it stores.
 
-The live lines store their positions in the control record; each rebuild has a hash of its own beside each copy of it.
-On a cluster every shard has a copy of the positions, so that a shard that loses writes loses its positions too.
+Nothing writes documents without a session. It is opened with the control record, and holds what the writes depend on:
+the generations to write, the stamp, and the incarnation of every copy. The guard stands here: a program that may not
+write a generation gets an error instead of a session, whatever it wanted to write.
+
+A line remembers which positions it read, and compares with them when it stores new ones. The live lines store their
+positions in the control record; each rebuild has a hash of its own beside each copy of it. On a cluster every shard has
+a copy of the positions, so that a shard that loses writes loses its positions too.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from leadview.redis.scripts import Command
 from projector.dead_letter import DeadLetter
+from projector.errors import Refused, SessionEnded, Superseded
 from projector.ledger import breaks, control, copies
 from projector.ledger.control import (
     NOTHING_STORED,
     Break,
+    Checkpointed,
     ControlChanged,
     ControlRecord,
-    Outcome,
+    Covered,
     Position,
     Step,
-    Stored,
 )
-from projector.ledger.sessions import Session, Sessions
+from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis import scripts
+from projector.redis.calls import Generations
 from projector.redis.scripts import RewindRow, StepRow
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import GenerationId
+from schemas.control import GenerationId, Stamp, number_of
+from schemas.heartbeat import StandingBy
+
+
+class Session(AbstractContextManager["Session"]):
+    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses.
+
+    After its block, or after `close`, this program may acknowledge later control records. Nothing prevents a write in
+    the session then: its owner must have waited for all of them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        opened: int,
+        record: ControlRecord,
+        generations: Generations,
+        all_open: dict[object, Stamp],
+    ) -> None:
+        self._store = store
+        self._all_open = all_open
+        self.opened = opened
+        self.confirmed: set[int] = set()
+        self.record = record
+        self.generations = generations
+        self.incarnations = record.incarnations()
+        self.replication_epoch = record.replication_epoch
+        self._confirming = asyncio.Lock()
+        self._readings = 0
+        self._confirmed_by = 0
+
+    def close(self) -> None:
+        """Note that nothing is written in this session any more."""
+        self._all_open.pop(self, None)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def is_of(self, record: ControlRecord) -> bool:
+        """Returns whether the control record is the one that this session was opened with."""
+        return record.stamp == self.stamp and record.incarnations() == self.incarnations
+
+    @property
+    def stamp(self) -> Stamp:
+        return self.record.stamp
+
+    async def confirm(self) -> None:
+        """Raises SessionEnded if the control record is no longer the one that this session was opened with.
+
+        Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
+        connection to each shard, and a batch may open many connections at once.
+        """
+        readings = self._readings
+        async with self._confirming:
+            if self._confirmed_by > readings:
+                return
+            self._readings += 1
+            record = await copies.read(self._store)
+            if record is None or not record.agrees or not self.is_of(record):
+                raise SessionEnded("Redis: the control record has changed while a batch was being written")
+            self._confirmed_by = self._readings
+
+
+class Sessions:
+    """Opens the sessions of a program, and knows which ones are open.
+
+    Every coroutine raises Unavailable.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen = Stamp("")
+        self._open: dict[object, Stamp] = {}
+
+    @property
+    def acknowledged(self) -> Stamp:
+        """The oldest control record that this program may still write under."""
+        return min(self._open.values(), default=self._seen)
+
+    async def look(self) -> ControlRecord:
+        """Read and repair the control record, as every program that writes does once a second."""
+        record = await copies.current(self._store)
+        self._seen = max(self._seen, record.stamp)
+        return record
+
+    async def open(self, *, documents: bool = True) -> Session:
+        """Open a session for the generations that projectors write. The caller has to close it.
+
+        Raises Superseded if one of the generations requires a newer mapping. Without `documents`, only access is
+        written: it depends on no generation and on no mapping.
+        """
+        return await self._opened(_check_mapping if documents else None)
+
+    async def open_rebuild(self, generation: GenerationId) -> Session:
+        """Open a session for the replay that fills one generation. Raises Refused if it is gone."""
+
+        def check(record: ControlRecord) -> None:
+            check_written(record, generation)
+            if broken := [it.topic for it in record.state.breaks if generation in it.unverified]:
+                number = number_of(generation)
+                raise Refused(
+                    f"Topic {', '.join(broken)} has lost its history while generation {number} was being filled: "
+                    f"`drop {number}`, then run `rebuild` again."
+                )
+
+        return await self._opened(check, (generation,))
+
+    async def _opened(
+        self, check: Callable[[ControlRecord], None] | None, generations: Generations | None = None
+    ) -> Session:
+        """Open a session for these generations, by default those that projectors write. Raises what `check` raises."""
+        opening = object()
+        # Until the record is read, this program does not acknowledge a newer one.
+        self._open[opening] = self.acknowledged
+        try:
+            opened = self._store.connections_opened
+            record = await self.look()
+            if check:
+                check(record)
+            session = Session(self._store, opened, record, generations or record.state.written, self._open)
+            self._open[session] = session.stamp
+            return session
+        finally:
+            del self._open[opening]
+
+
+def _check_mapping(record: ControlRecord) -> None:
+    """Raises Superseded if a generation that projectors write requires a newer mapping."""
+    for generation in record.state.written:
+        known = record.state.generations.get(generation)
+        if known and known.mapping > VERSION:
+            raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
+
+
+def check_written(record: ControlRecord, generation: GenerationId) -> None:
+    """Raises Refused if projectors do not write this generation any more."""
+    if generation not in record.state.written:
+        raise Refused(
+            f"Generation {number_of(generation)} is gone: it was dropped while it was being filled, or Redis was "
+            "emptied."
+        )
 
 
 class Ledger:
@@ -72,7 +221,7 @@ class Ledger:
 
     async def cover(
         self, session: Session, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()
-    ) -> Outcome:
+    ) -> Checkpointed:
         """Store these steps and dead letters, after the writes that they cover.
 
         On a cluster the steps are stored in every shard, and in the home copy, with the dead letters, last. A position
@@ -83,11 +232,11 @@ class Ledger:
         others = session.incarnations.keys() - {names.HOME}
         commands = [self._checkpoint(session, tag, steps) for tag in others]
         for reply in await self._run(session, commands) if commands else ():
-            if not isinstance(outcome := control.outcome(reply), Stored):
+            if not isinstance(outcome := control.checkpointed(reply), Covered):
                 return outcome
         letters = dead_letters if self._rebuild is None else ()
         [reply] = await self._run(session, [self._checkpoint(session, names.HOME, steps, letters)])
-        return control.outcome(reply)
+        return control.checkpointed(reply)
 
     def _checkpoint(
         self,
@@ -113,7 +262,7 @@ class Ledger:
             letters={letter.field: letter.stored for letter in dead_letters or ()},
         )
 
-    async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
+    async def check(self, session: Session, known: Mapping[Partition, int]) -> Checkpointed | None:
         """Compare with what Redis holds. Returns None if nothing has changed since the session was opened, except that
         positions may be higher.
         """

@@ -16,7 +16,7 @@ from socket import gethostname
 import msgspec
 
 from projector.errors import ProjectorError, Unavailable
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from projector.mapping import VERSION
 from projector.redis.scripts import forget_writers, read_writers, register_writer
 from projector.redis.store import Store
@@ -68,11 +68,10 @@ async def forget_silent(store: Store) -> None:
 
 
 class Writing(msgspec.Struct, frozen=True):
-    """What a program needs to write documents: Redis, its sessions, and the id that it is registered with."""
+    """What a program needs to write documents: Redis, as the writer that it is registered as, and its sessions."""
 
     store: Store
     sessions: Sessions
-    id: str
 
 
 @asynccontextmanager
@@ -80,9 +79,8 @@ async def writing(
     settings: RedisSettings, role: str, condition: Callable[[], Condition] = Condition
 ) -> AsyncIterator[Writing]:
     """Connect to Redis as a program that writes, and store heartbeats until the block ends."""
-    id_ = _new_id()
-    store = Store(settings, writer_id=id_)
-    here = Writing(store, Sessions(store), id_)
+    store = Store(settings, writer_id=_new_id())
+    here = Writing(store, Sessions(store))
     ended = asyncio.Event()
     beating = asyncio.create_task(_beat(here, role, condition, ended))
     try:
@@ -92,19 +90,21 @@ async def writing(
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         with suppress(Unavailable):
-            await store.ask_one(b"HDEL", names.WRITERS, id_)
+            await store.ask_one(b"HDEL", names.WRITERS, store.writer_id)
         await store.close()
 
 
 async def _beat(here: Writing, role: str, condition: Callable[[], Condition], ended: asyncio.Event) -> None:
-    started_at = int(time.time() * 1000)
+    started_at, id_ = int(time.time() * 1000), here.store.writer_id
     while not ended.is_set():
         try:
             await here.sessions.look()
             stamp, said = here.sessions.acknowledged.text, msgspec.structs.asdict(condition())
             heartbeat = Heartbeat(role, VERSION, stamp, started_at, **said)
             stored = msgspec.json.encode(heartbeat)
-            await here.store.run([register_writer(writers=names.WRITERS, writer=here.id, heartbeat=stored)])
+            await here.store.run([register_writer(writers=names.WRITERS, writer=id_, heartbeat=stored)])
         except ProjectorError as error:
-            logger.warning("no heartbeat was stored, and will be stored later", extra={"error": str(error)})
+            logger.warning(
+                "the heartbeat could not be stored: the next attempt follows in a second", extra={"error": str(error)}
+            )
         await asyncio.sleep(BEAT_SECONDS)

@@ -32,7 +32,7 @@ from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
 from projector.interpret import in_steps, interpret
 from projector.kafka.accepted import Acceptance
 from projector.ledger.control import Position, Step
-from projector.ledger.sessions import Session
+from projector.ledger.ledger import Session
 from projector.line.pace import Pacer
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record, is_entity_key

@@ -17,7 +17,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
-from projector.ledger.control import ControlChanged, Outcome, Step, Stored, WentBack
+from projector.ledger.control import Checkpointed, ControlChanged, Covered, Step, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads
 from projector.line.health import LineHealth
@@ -148,7 +148,7 @@ class Line:
             state = self._positions.session.record.state
             logger.log(
                 level,
-                "%s; reading again from the stored positions",
+                "%s: the line reads again from the stored positions",
                 difference.text,
                 extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
             )
@@ -244,17 +244,17 @@ class Line:
         self._check.begin()
         self._exchange.begin()
 
-    def _act_on(self, outcome: Outcome | None) -> bool:
+    def _act_on(self, outcome: Checkpointed | None) -> bool:
         """Return to the stored positions if Redis has changed. Returns whether positions were stored instead."""
         match outcome:
             case None:
                 return False
-            case Stored():
+            case Covered():
                 return True
             case WentBack(fields):
                 self._metrics.count(REWINDS)
                 logger.warning(
-                    "Redis lost writes of this projector; reading again from the stored positions",
+                    "Redis has lost writes of this projector: the line reads again from the stored positions",
                     extra=self._fields() | {"positions": fields},
                 )
             case ControlChanged():
@@ -274,7 +274,9 @@ class Line:
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
             self.health.unavailable = str(error)
-            logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
+            logger.warning(
+                "Redis or Kafka is not available: the line tries again", extra=self._fields() | {"error": str(error)}
+            )
         else:
             if self._ends:
                 raise error
@@ -297,7 +299,6 @@ class Line:
 
     async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
         """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
-        self._source.paused = True
         logged_at = -_LOG_HALT_SECONDS
         while not (stop.is_set() or await self._accepted.include_any(error.bad)):
             if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
@@ -309,16 +310,16 @@ class Line:
                     extra=self._fields(),
                 )
             with suppress(Unavailable):
-                # Everything is paused, so this returns no records; but a member that never polls is removed.
-                await self._source.poll(1, 0)
+                await self._source.stay()
             await stop.sleep(_HALTED_SECONDS)
-        self._source.paused = False
         if not stop.is_set():
-            logger.info("bad records were accepted; the line resumes", extra=self._fields())
+            logger.info("bad records were accepted: the line resumes", extra=self._fields())
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
-        logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
+        logger.warning(
+            "the line is standing by: %s. Deploy the newer program here as well.", error, extra=self._fields()
+        )
         self.health.stops(error.reason)
         self._positions.reset()
         self._source.leave()

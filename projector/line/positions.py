@@ -7,7 +7,7 @@ forward there. Kafka's consumer group gets a copy of it for lag tools; a line ne
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -19,16 +19,15 @@ from projector.ledger import breaks
 from projector.ledger.control import (
     NOTHING_STORED,
     Break,
+    Checkpointed,
     ControlRecord,
-    Difference,
-    Outcome,
+    Covered,
     Position,
+    Revision,
     Step,
-    Stored,
-    difference,
+    revision,
 )
-from projector.ledger.ledger import Ledger
-from projector.ledger.sessions import Session
+from projector.ledger.ledger import Ledger, Session
 from projector.record import Partition, Record
 from projector.redis.scripts import RewindRow
 from schemas import names
@@ -63,7 +62,7 @@ class Positions:
             raise Unavailable("the line has no session, because its positions were reset")
         return self._session
 
-    async def ensure_positioned(self) -> Difference | None:
+    async def ensure_positioned(self) -> Revision | None:
         """Open a session if there is none, and seek the partitions that are new to this line to their stored positions,
         after those of topics that have lost their history were taken back. Usually there is nothing to do.
 
@@ -77,7 +76,7 @@ class Positions:
             await self._open()  # the control record has changed, and so have the positions
         before, self._record = self._record, self.session.record
         await self._seek_unpositioned()
-        return difference(before, self._record) if before else None
+        return revision(before, self._record) if before else None
 
     async def _seek_unpositioned(self) -> None:
         unpositioned = self._source.unpositioned()
@@ -104,7 +103,7 @@ class Positions:
         before, session = self._session, await self._ledger.open()
         if before:
             before.close()
-            if (before.stamp, before.incarnations) != (session.stamp, session.incarnations):
+            if not before.is_of(session.record):
                 self.offsets.clear()
                 self._source.reset(self._source.assigned())
         self._session = session
@@ -148,8 +147,11 @@ class Positions:
         if behind := [name for name, id_ in self._topic_ids.items() if id_ in former]:
             raise Unavailable(f"Kafka: a broker still names a topic that was deleted: {', '.join(behind)}")
         stored = await self._ledger.stored(session, self._source.unpositioned())
-        found, rewinds = self._made_again(session, stored)
-        cut_off, more = await self._cut_off(session, stored, {it.topic for it in found})
+        found = breaks.recreated(session.record, stored, self._topic_ids)
+        again = {it.topic: it.topic_id for it in found}
+        # A position that is already one of the present topic stays.
+        rewinds = [breaks.rewind(partition, again[partition.topic]) for partition in stored if partition.topic in again]
+        cut_off, more = await self._cut_off(session, stored, again.keys())
         found += cut_off
         if not found:
             return False
@@ -163,23 +165,14 @@ class Positions:
             await self._ledger.rewind(self.session, rewinds + more)
         return True
 
-    def _made_again(self, session: Session, stored: breaks.Stored) -> tuple[list[Break], list[RewindRow]]:
-        found, rewinds = [], []
-        for topic, partitions in breaks.made_again(stored, self._topic_ids).items():
-            known = self._topic_ids[topic]
-            former = next(it.topic_id for it in stored[partitions[0]] if it.topic_id not in ("", known))
-            found.append(breaks.new_break(session.record, "topic_recreated", topic, former, known))
-            rewinds += [breaks.rewind(partition, known) for partition in partitions]
-        return found, rewinds
-
     async def _cut_off(
-        self, session: Session, stored: breaks.Stored, made_again: set[str]
+        self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
     ) -> tuple[list[Break], list[RewindRow]]:
         """The partitions of this line whose log parts from what was read below a stored position."""
         highest = {
             partition: max(stored[partition], key=lambda position: position.offset)
             for partition in self._source.unpositioned()
-            if partition in stored and partition.topic not in made_again
+            if partition in stored and partition.topic not in recreated
         }
         forks = await self._source.forks({p: at.leader_epoch for p, at in highest.items() if at.leader_epoch >= 0})
         found, rewinds = {}, []
@@ -207,19 +200,19 @@ class Positions:
         """
         if offsets:
             logger.warning(
-                "partitions end before their positions; reading them from the beginning",
+                "partitions end before their stored positions: they are read from the beginning",
                 extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
             )
             await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)
 
-    async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         """Store new positions, with the ids of the topics and the epochs of the leaders, together with these dead
         letters.
         """
         steps = {at: Step(step.expected, self._whole(at, step.position)) for at, step in steps.items()}
         outcome = await self._ledger.cover(self.session, steps, dead_letters)
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, Covered):
             moved = {partition: step.position.offset for partition, step in steps.items()}
             self.offsets |= {partition: offset for partition, offset in moved.items() if partition in self.offsets}
             self._uncommitted |= moved
@@ -229,7 +222,7 @@ class Positions:
         topic_id = self._topic_ids.get(partition.topic, "")
         return replace(position, leader_epoch=self._source.epoch(partition), topic_id=topic_id)
 
-    async def check(self) -> Outcome | None:
+    async def check(self) -> Checkpointed | None:
         """Compare with what Redis holds. Returns None if nothing has changed, and if there is another session by then:
         it has read the control record itself.
 
@@ -245,7 +238,7 @@ class Positions:
         await self.commit()
         return await self._source.end_offsets(partitions), await self._source.topic_ids()
 
-    async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Outcome | None:
+    async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Checkpointed | None:
         """Move past transaction markers and compacted records at the end of a partition, which no record follows.
 
         Returns None if there is nothing to pass.
@@ -270,7 +263,10 @@ class Positions:
         except Unavailable as error:
             # Again at the next attempt: a quiet partition gets no newer position.
             self._uncommitted = wanted | self._uncommitted
-            logger.warning("offsets not committed to Kafka", extra={"line": self._line, "error": str(error)})
+            logger.warning(
+                "the offsets for lag tools were not committed to Kafka, and will be later",
+                extra={"line": self._line, "error": str(error)},
+            )
 
     async def release(self) -> None:
         """Commit, then forget all partitions: they are about to be revoked."""

@@ -17,7 +17,7 @@ from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.reader import Reader
-from projector.kafka.topics import Topic
+from projector.kafka.topics import Topic, describe
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import Break, ControlRecord, Position
 from projector.ledger.writers import Writer
@@ -230,7 +230,7 @@ class Observer:
     async def _read_kafka(self, reader: Reader) -> KafkaPart:
         now = time.monotonic()
         if self._topics is None or now - self._topics[0] > _TOPICS_SECONDS:
-            self._topics = now, await reader.topics()
+            self._topics = now, await describe(self._settings, KINDS)
         topics = self._topics[1]
         served = [it for topic in topics for it in topic.partitions if it.partition not in topic.leaderless]
         return KafkaPart(topics, await reader.range(served))

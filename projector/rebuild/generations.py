@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from projector.errors import Conflict, Refused
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, now
-from projector.ledger.sessions import Session, Sessions
+from projector.ledger.ledger import Session, Sessions
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
 from projector.redis.store import Store
@@ -50,19 +50,6 @@ async def add(store: Store, record: ControlRecord) -> ControlRecord:
         added = new_generation(number)
         generations = state.generations | {added: Generation(VERSION, now())}
         return replace(state, written=(*state.written, added), generations=generations, last=number)
-
-    return await copies.change(store, record, compute)
-
-
-async def flip(store: Store, record: ControlRecord, to: GenerationId) -> ControlRecord:
-    """Make a complete generation live. Raises Refused and Unavailable."""
-
-    def compute(state: State) -> State:
-        if to not in state.written or not record.is_complete(to):
-            raise Refused(
-                f"Generation {number_of(to)} is not complete: run `rebuild` again, it resumes where it stopped."
-            )
-        return replace(state, live=to, previous=state.live, flipped_at=int(time.time() * 1000))
 
     return await copies.change(store, record, compute)
 
@@ -200,6 +187,15 @@ class Flip(msgspec.Struct, frozen=True):
     live: int
 
 
+async def flip(store: Store, record: ControlRecord, to: GenerationId) -> Flip:
+    """Make a generation live that is complete in this record. Raises Conflict if the record has changed since, and
+    Unavailable.
+    """
+    live = record.state.live
+    await copies.change(store, record, lambda state: replace(state, live=to, previous=live))
+    return Flip(number_of(live), number_of(to))
+
+
 class Promoted(msgspec.Struct, frozen=True):
     """The outcome of a promotion. `flip` is None if the comparison did not pass: then nothing was promoted."""
 
@@ -263,18 +259,26 @@ async def promote(store: Store, generation: GenerationId) -> Flip:
                 "again."
             )
         with suppress(Conflict):
-            await flip(store, record, generation)
-            return Flip(number_of(record.state.live), number_of(generation))
+            return await flip(store, record, generation)
 
 
 async def rollback(store: Store) -> Flip:
     """Make the former generation live again. Raises Refused or Unavailable."""
     record = await copies.require(store)
-    state = record.state
-    if state.previous is None or state.previous not in state.written:
+    return await flip(store, record, complete_former(record))
+
+
+def complete_former(record: ControlRecord) -> GenerationId:
+    """Returns the generation that a rollback returns to. Raises Refused if there is none."""
+    former = record.state.previous
+    if former is None or former not in record.state.written:
         raise Refused("There is no former generation to return to: it was dropped, or nothing was ever promoted.")
-    await flip(store, record, state.previous)
-    return Flip(number_of(state.live), number_of(state.previous))
+    if not record.is_complete(former):
+        raise Refused(
+            f"Generation {number_of(former)} is not complete, because Redis lost a part of it, and projectors are "
+            "filling it: run `rollback` again when `status` no longer says that Redis is not complete."
+        )
+    return former
 
 
 def complete_next(record: ControlRecord) -> GenerationId:

@@ -22,8 +22,7 @@ from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord
-from projector.ledger.ledger import Ledger, lag, read_rebuild
-from projector.ledger.sessions import check_written
+from projector.ledger.ledger import Ledger, check_written, lag, read_rebuild
 from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.line.pace import Pacer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from leadview.redis.connection import pack, pack_bytes
-from leadview.redis.errors import ErrorReply, ScriptMissing
+from leadview.redis.errors import ErrorReply, ReadOnly, ScriptMissing
 from leadview.redis.scripts import Command
 from projector.errors import Refused, Unavailable
 from projector.operate.words import say
@@ -179,7 +179,12 @@ class Store:
         """Returns why the servers of these keys refuse writes; nothing if they do not. The keys never expire, so that
         PERSIST changes nothing. Raises Unavailable.
         """
-        replies = await self._servers.send([Request(key, pack((b"PERSIST", key))) for key in keys])
+        try:
+            replies = await self._servers.send([Request(key, pack((b"PERSIST", key))) for key in keys])
+        except Unavailable as error:
+            if isinstance(error.__cause__, ReadOnly):  # it ends the connection, because the server may be a demoted one
+                return str(error.__cause__)
+            raise
         return next((str(reply) for reply in replies if isinstance(reply, ErrorReply)), "")
 
     async def check(self) -> None:

@@ -35,7 +35,7 @@ class _Sample(Struct, frozen=True):
     ends: list[EndRow]
 
 
-class Sampler:
+class DataAsOf:
     """Takes samples in a projector, and stores each one in the shards that have reached it."""
 
     def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:

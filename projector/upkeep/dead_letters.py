@@ -13,6 +13,7 @@ Kafka for that.
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -97,7 +98,7 @@ class Filter(msgspec.Struct, frozen=True):
         )
 
 
-async def choose(store: Store, words: Sequence[str], filtered: Filter = Filter()) -> list[DeadLetter]:  # noqa: B008
+async def choose(store: Store, words: Sequence[str], filtered: Filter) -> list[DeadLetter]:
     """Read the dead letters named `<topic>:<partition>:<offset>` or `…:<first>-<last>`, or those that match the filter
     if none is named.
 
@@ -106,28 +107,25 @@ async def choose(store: Store, words: Sequence[str], filtered: Filter = Filter()
     dead_letters = await all_dead_letters(store)
     if not words:
         return [letter for letter in dead_letters if filtered.matches(letter)]
-    wanted = [(word, _range(word)) for word in words]
-    if unknown := [word for word, named in wanted if not any(_is_in(letter, named) for letter in dead_letters)]:
+    named = {word: _named(word) for word in words}
+    if unknown := [word for word, offsets in named.items() if not any(_is_in(each, offsets) for each in dead_letters)]:
         raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
-    return [letter for letter in dead_letters if any(_is_in(letter, named) for _, named in wanted)]
+    return [letter for letter in dead_letters if any(_is_in(letter, offsets) for offsets in named.values())]
 
 
 def _place(letter: DeadLetter) -> OffsetRange:
     return OffsetRange(Partition(letter.topic, letter.partition), (letter.offset, letter.offset))
 
 
-def _range(word: str) -> OffsetRange | None:
-    try:
-        return OffsetRange.parse(word)
-    except ValueError:
-        return None
+def _named(word: str) -> dict[Partition, Ranges]:
+    """Returns the offsets that a word names; nothing if it names none."""
+    with suppress(ValueError):
+        return by_partition([OffsetRange.parse(word)])
+    return {}
 
 
-def _is_in(dead_letter: DeadLetter, wanted: OffsetRange | None) -> bool:
-    if wanted is None or wanted.partition != (dead_letter.topic, dead_letter.partition):
-        return False
-    first, last = wanted.offsets
-    return first <= dead_letter.offset <= last
+def _is_in(letter: DeadLetter, offsets: Mapping[Partition, Ranges]) -> bool:
+    return letter.offset in offsets.get(Partition(letter.topic, letter.partition), Ranges())
 
 
 async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str], filtered: Filter) -> int:
@@ -167,12 +165,9 @@ async def accept(store: Store, settings: ProjectorSettings, offsets: Mapping[Par
         await _check_existing(reader, settings, offsets)
     now = int(time.time() * 1000)
     await AcceptedRecords(settings, store).change(offsets, lambda accepted, ranges: accepted.accept(ranges, now, note))
-    found = [
-        letter.accept(note, now)
-        for letter in await all_dead_letters(store)
-        if letter.offset in offsets.get(Partition(letter.topic, letter.partition), Ranges())
-    ]
-    return await replace(store, found)
+    return await replace(
+        store, [letter.accept(note, now) for letter in await all_dead_letters(store) if _is_in(letter, offsets)]
+    )
 
 
 def _check_topic(settings: ProjectorSettings, name: str) -> None:
@@ -320,7 +315,7 @@ async def keep_clear(store: Store, settings: ProjectorSettings, stop: Stop) -> N
         deleted = await clear(store, settings)
         seconds = time.monotonic() - began
         if deleted:
-            logger.info("dead letters deleted, because newer events were applied", extra={"dead_letters": deleted})
+            logger.info("dead letters were deleted, because newer events were applied", extra={"dead_letters": deleted})
 
     await repeat("the look for superseded dead letters", turn, stop, lambda: max(_LOOK_SECONDS, seconds / _SHARE))
 

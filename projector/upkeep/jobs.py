@@ -156,7 +156,9 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
         if own and (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
         await dead_letters.delete(store, [letter for letter in own if not _is_later(letter, read_head(head))])
-    logger.info("deleted organization erased", extra={"organization": organization_id, "keys": keys})
+    logger.info(
+        "everything of a deleted organization was erased", extra={"organization": organization_id, "keys": keys}
+    )
     return await _finish(store, owner, head, lock)
 
 
@@ -214,7 +216,10 @@ async def _replay(writing: Writing, settings: ProjectorSettings, organization_id
     if due != JOB_REPLAY:
         return True  # deleted meanwhile: a separate job erases it; or an earlier job has replayed it already
     count = await reapply.in_place(writing, settings, organization_id, _REPLAYED, parks=True)
-    logger.info("organization replayed", extra={"organization": organization_id, "records": count})
+    logger.info(
+        "the records of a recreated organization were applied again",
+        extra={"organization": organization_id, "records": count},
+    )
     return await _finish(store, owner, head, lock)
 
 

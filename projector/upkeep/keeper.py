@@ -39,7 +39,7 @@ class Keeper:
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
         self._dropping_since: dict[GenerationId, float] = {}
         self._warned_at = -_WARN_SECONDS
-        self._acts = history.Reported(writing.store)
+        self._acts = history.HistoryLog(writing.store)
 
     async def run(self, stop: Stop) -> None:
         """Repeat until `stop` is set. Retries while Redis or Kafka is unavailable."""

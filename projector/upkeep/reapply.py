@@ -17,7 +17,7 @@ from projector.redis.calls import Generations
 from projector.redis.servers import Fence
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
-from schemas.resources import ORGANIZATION, RESOURCES, Kind
+from schemas.resources import ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
 _BATCH, _BATCH_BYTES = 200, 262_144
@@ -41,7 +41,7 @@ async def in_place(
     writing: Writing,
     settings: ProjectorSettings,
     organization_id: str,
-    kinds: Sequence[Kind] = RESOURCES,
+    kinds: Sequence[Kind],
     entity_id: str | None = None,
     *,
     parks: bool = False,

@@ -53,14 +53,10 @@ class Budget:
     def pause(self) -> float:
         """Returns the seconds to wait until the next turn."""
         now, used = time.monotonic(), time.thread_time()
-        seconds = pause(used - self._used, now - self._began, self._share)
+        # So long that what this turn has used is the share of all the time since the turn before it.
+        seconds = max(0.0, (used - self._used) / self._share - (now - self._began))
         self._began, self._used = now + seconds, used
         return max(_LEAST_PAUSE_SECONDS, seconds)
-
-
-def pause(used: float, elapsed: float, share: float) -> float:
-    """Returns the seconds after which `used` seconds on the processor are this share of all; `elapsed` have passed."""
-    return max(0.0, used / share - elapsed)
 
 
 async def audit(store: Store, settings: ProjectorSettings, stop: Stop) -> AsyncIterator[Turn]:

@@ -103,7 +103,7 @@ async def read(
     """Read these entities. `expected` knows the contacts of the leads, and the hashes of API keys. Raises Unavailable.
 
     What another value depends on is read after it: a lead, then its contact; the record of a hash, then the API key;
-    and the organization last. So if one of them was changed meanwhile, `Topics.is_changing` notices it.
+    and the organization last. So if one of them was changed meanwhile, `Topics.changing` notices it.
     """
     found: dict[Entity, Stored] = {}
     for start in range(0, len(entities), SLICE):

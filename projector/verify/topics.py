@@ -15,7 +15,7 @@ from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
-from projector.ledger.breaks import made_again
+from projector.ledger.breaks import recreated
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import lag
 from projector.record import Partition, Record
@@ -108,15 +108,15 @@ async def noticed(store: Store, settings: ProjectorSettings) -> ControlRecord:
     async with open_reader(settings, KINDS) as reader:
         deadline = time.monotonic() + _NOTICED_SECONDS
         while True:
-            ids = {topic.name: topic.id for topic in await reader.present()}  # first: so the positions are not older
+            ids = await reader.topic_ids()  # first: so the positions are not older
             record = await copies.require(store)
-            former = made_again(record.stored(), ids)
-            if not former:
+            found = recreated(record, record.stored(), ids)
+            if not found:
                 return record
             if time.monotonic() > deadline:
                 raise Refused(
-                    f"{', '.join(former)} was created again, and no projector has noticed it yet, so nothing can be "
-                    "verified: see `status`, and try again when projectors are running."
+                    f"{', '.join(it.topic for it in found)} was created again, and no projector has noticed it yet, "
+                    "so nothing can be verified: see `status`, and try again when projectors are running."
                 )
             await asyncio.sleep(_NOTICED_PAUSE_SECONDS)
 

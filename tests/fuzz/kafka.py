@@ -13,8 +13,7 @@ from random import Random
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.kafka.batches import RecordBatch, whole_batches
-from projector.kafka.fetching import FetchedRecords, Unpacker
+from projector.kafka.batches import FetchedRecords, RecordBatch, Unpacker, whole_batches
 from projector.record import Partition, Record
 from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES

@@ -11,7 +11,7 @@ from projector import mapping
 from projector.change import Change
 from projector.errors import BadRecord
 from projector.intent import Intent
-from projector.ledger.sessions import Session
+from projector.ledger.ledger import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
 from projector.record import Record

@@ -13,9 +13,8 @@ from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import Outcome, Step
-from projector.ledger.ledger import Ledger
-from projector.ledger.sessions import Session, Sessions
+from projector.ledger.control import Checkpointed, Step
+from projector.ledger.ledger import Ledger, Session, Sessions
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis import calls
@@ -38,7 +37,7 @@ class Projection:
         self.client = client
         """Synchronous. Returns bytes, which redis-py's types cannot express."""
         self.settings = settings
-        self.writing = Writing(store, Sessions(store), "test")
+        self.writing = Writing(store, Sessions(store))
 
     async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
         """Write these records as one batch."""
@@ -83,7 +82,7 @@ async def behind_proxy(
         proxy.faults = Faults(held=held)
         store = Store(ProjectorSettings(redis_url=proxy.url), writer_id=writer_id)
         try:
-            yield Writing(store, Sessions(store), writer_id), proxy
+            yield Writing(store, Sessions(store)), proxy
         finally:
             proxy.faults = Faults()
             await store.close()
@@ -133,7 +132,7 @@ class Opened:
         ledger = Ledger(store, Sessions(store), **options)
         return cls(store, ledger, await ledger.open())
 
-    async def cover(self, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def cover(self, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         return await self.ledger.cover(self.session, steps, letters)
 
     async def positions(self, *partitions: Partition) -> dict[Partition, int | None]:

@@ -49,8 +49,8 @@ class ScriptedKafka:
         self._seeks: list[Mapping[Partition, int | None]] = []
         self.committed: dict[Partition, int] = {}
         self.member = False
-        self._paused = False
-        self.pauses = 0
+        self.polls = self.stays = 0
+        """How often the line wanted to read, and how often it only wanted to stay a member."""
         self.offsets: dict[Partition, int] = {}
         self.revoke: Callable[[], Awaitable[None]]
         self.topics: frozenset[str] = frozenset()
@@ -110,15 +110,6 @@ class ScriptedKafka:
         return self.ends.get(partition, log[-1].next_offset if log else 0)
 
     # What follows is what `Source` has.
-
-    @property
-    def paused(self) -> bool:
-        return self._paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        self._paused = paused
-        self.pauses += paused
 
     async def start(self) -> None:
         self.join()
@@ -180,11 +171,13 @@ class ScriptedKafka:
             raise self.refusals.pop(0)
         self.committed |= offsets
 
+    async def stay(self) -> None:
+        self.stays += 1
+
     async def poll(self, most: int, _wait: float) -> dict[Partition, list[Record]]:
+        self.polls += 1
         if self.errors:
             raise self.errors.pop(0)
-        if self.paused:
-            return {}
         found: dict[Partition, list[Record]] = {}
         for partition, offset in self.offsets.items():
             if wanted := [record for record in self.records[partition] if record.offset >= offset][:most]:

@@ -18,7 +18,7 @@ from projector.ledger.writers import writing
 from projector.redis import scripts
 from projector.redis.scripts import EndRow
 from projector.stop import Stop
-from projector.upkeep.as_of import Sampler
+from projector.upkeep.as_of import DataAsOf
 from schemas import api_keys, names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
@@ -200,7 +200,7 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
             topics.publish([lead(1)])
             apply(1)
             stop = Stop()
-            sampling = asyncio.create_task(Sampler(settings, here).run(stop))
+            sampling = asyncio.create_task(DataAsOf(settings, here).run(stop))
             await eventually(lambda: client.get(names.AS_OF), "the first sample is stored")
             proxy.faults = Faults(held=names.AS_OF)
             await eventually(lambda: proxy.holding, "the sampler asks for the time")

@@ -12,7 +12,7 @@ from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, StateChange
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from projector.mapping import VERSION
 from projector.rebuild import generations, replay
 from projector.redis.store import Store
@@ -138,7 +138,8 @@ async def promote_another(projection: Projection, record: ControlRecord) -> Cont
     second = record.state.next
     assert second
     await copies.mark_filled(projection.store, record, record.copies, (second,), {})
-    return await generations.flip(projection.store, await copies.current(projection.store), second)
+    await generations.flip(projection.store, await copies.current(projection.store), second)
+    return await copies.current(projection.store)
 
 
 def other_tag(record: ControlRecord) -> bytes:
@@ -243,7 +244,7 @@ async def test_the_replay_of_an_organization_is_left_to_a_newer_program(leadview
         await jobs.run_all(writing, settings)
         assert projection.jobs() == {job}
         with pytest.raises(Superseded):
-            await reapply.in_place(writing, settings, crm.ORGANIZATION)
+            await reapply.in_place(writing, settings, crm.ORGANIZATION, resources.RESOURCES)
     assert leadview.documents(1) == {}
 
 
@@ -276,21 +277,22 @@ async def test_heartbeats(projection: Projection) -> None:
 
         stamp = session.stamp.text.encode()
         await eventually(
-            lambda: stamp in (projection.client.hget(names.WRITERS, writing.id) or b""), "a heartbeat is stored"
+            lambda: stamp in (projection.client.hget(names.WRITERS, writing.store.writer_id) or b""),
+            "a heartbeat is stored",
         )
         [writer] = await writers.read(projection.store)
-        assert (writer.id, writer.heartbeat.acknowledged) == (writing.id, session.stamp)
+        assert (writer.id, writer.heartbeat.acknowledged) == (writing.store.writer_id, session.stamp)
         session.close()
         assert writing.sessions.acknowledged == record.stamp
         [writer] = await writers.read(projection.store)
         assert (writer.heartbeat.role, writer.alive) == ("run", True)
         assert writer.heartbeat.lines == {"documents": "running"}
-        assert list(await projection.store.writer_connections()) == [writing.id]
-        at, _, heartbeat = projection.client.hget(names.WRITERS, writing.id).partition(b" ")
+        assert list(await projection.store.writer_connections()) == [writing.store.writer_id]
+        at, _, heartbeat = projection.client.hget(names.WRITERS, writing.store.writer_id).partition(b" ")
         assert 0 <= writer.age_ms < PATIENCE_SECONDS * 1000
         projection.client.hset(names.WRITERS, "silent", b"%d %b" % (int(at) - SILENT_MS, heartbeat))
         assert {each.id: each.alive for each in await writers.read(projection.store)} == {
-            writing.id: True,
+            writing.store.writer_id: True,
             "silent": False,
         }
         projection.client.hdel(names.WRITERS, "silent")
@@ -315,7 +317,7 @@ async def test_concurrent_changes(projection: Projection) -> None:
         with pytest.raises(Refused, match="Another command, or a projector, has just changed"):
             await generations.add(projection.store, record)
         assert (await replay.add_next(projection.store, record)).state.next == first.state.next
-        await copies.change(projection.store, first, lambda state: replace(state, flipped_at=1))
+        await copies.change(projection.store, first, lambda state: replace(state, last=state.last + 1))
         first = await copies.current(projection.store)
     assert (await copies.current(projection.store)).stamp == first.stamp
 

@@ -184,6 +184,22 @@ def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_prim
         away.resume()
 
 
+async def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> None:
+    """What is read in spite of that is not unknown."""
+    leadview.start("run")
+    leadview.publish(crm.organization())
+    await leadview.settled()
+    leadview.redis.replicaof("127.0.0.1", 1)
+    try:
+        done = leadview.wait_for_verdict("Redis refuses writes")
+        found = as_json(leadview)
+    finally:
+        leadview.redis.replicaof("NO", "ONE")
+    assert "READONLY" in done
+    assert (found["generation"], found["dead_letters"]) == (1, 0)
+    wait_until(lambda: first_line(leadview.run("status")) == "all is well", "all is well again")
+
+
 def test_status_stays_on_the_screen(leadview: Leadview) -> None:
     watching = leadview.start("status", "--watch", "--json")
     wait_until(lambda: watching.log.read_text().count('"no projector is running') > 0, "it says what is not well")

@@ -15,9 +15,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, Break, Copy, Outcome, Position, Step
-from projector.ledger.ledger import Ledger
-from projector.ledger.sessions import Session
+from projector.ledger.control import NOTHING_STORED, Break, Checkpointed, Copy, Position, Step
+from projector.ledger.ledger import Ledger, Session
 from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
@@ -304,13 +303,14 @@ async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
         assert isinstance(it.trouble, Halted)
         assert (it.trouble.limit, it.trouble.most, it.trouble.count, it.trouble.bad) == (limit, most, ROW, ROW)
         assert it.trouble.ranges == (f"crm.leads:0:2-{ROW + 1}",)
-        await eventually(lambda: kafka.paused, "it is still a member, and reads nothing")
+        polls = kafka.polls
+        await eventually(lambda: kafka.stays, "it is still a member")
+        assert kafka.polls == polls, "it reads nothing"
         assert it.stored() is None
         assert not projection.writing.sessions._open, "no command waits for it"
         kafka.accept("crm.leads", 2)
         await it.covers(ROW + 4)
         await eventually(lambda: it.trouble is None, "it works again")
-        assert not kafka.paused
     assert kafka.calls == ["join", "stop"]
 
 
@@ -333,7 +333,7 @@ async def test_what_an_operator_accepts_after_the_line_has_looked(
     async with running(projection, kafka) as it:
         await it.applies(*[BAD] * count)
         assert not kafka.meanwhile
-        assert kafka.pauses == 0
+        assert kafka.stays == 0
     assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [True] * count
 
 
@@ -614,7 +614,7 @@ class NotedSteps(Ledger):
         self._projection = projection
         self.noted: list[tuple[dict[Partition, int], int]] = []
 
-    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         if moved := {at: step.position.offset for at, step in steps.items() if step.position.offset}:
             self.noted.append((moved, len(self._projection.documents())))
         return await super().cover(session, steps, dead_letters)
@@ -707,7 +707,7 @@ class HeldCheck(Ledger):
         super().__init__(projection.store, projection.writing.sessions)
         self.begun, self.may_read = asyncio.Event(), asyncio.Event()
 
-    async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
+    async def check(self, session: Session, known: Mapping[Partition, int]) -> Checkpointed | None:
         self.begun.set()
         await self.may_read.wait()
         return await super().check(session, known)
@@ -819,7 +819,7 @@ class DeletedMeanwhile(Ledger):
         super().__init__(projection.store, projection.writing.sessions)
         self._projection = projection
 
-    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         if dead_letters:
             await self._projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())
             self._projection.client.delete(names.JOBS)

@@ -14,11 +14,11 @@ from projector.errors import Refused, Unavailable
 from projector.ledger.breaks import rewind
 from projector.ledger.control import (
     NOTHING_STORED,
+    Checkpointed,
     ControlChanged,
-    Outcome,
+    Covered,
     Position,
     Step,
-    Stored,
     WentBack,
 )
 from projector.record import Partition
@@ -42,7 +42,7 @@ def step(expected: int, offset: int) -> Step:
     return Step(expected, Position(offset, 1_700_000_000_000, 1_700_000_000_001))
 
 
-STORED = Stored()
+STORED = Covered()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_positions(
     projection: Projection,
     before: dict[Partition, int],
     steps: dict[Partition, Step],
-    outcome: Outcome,
+    outcome: Checkpointed,
     after: dict[Partition, int | None],
 ) -> None:
     opened = await Opened.open(projection.store)
@@ -128,7 +128,7 @@ async def test_a_session_ends_if_redis_was_emptied(projection: Projection, empty
     ],
 )
 async def test_dead_letters_are_written_with_the_positions(
-    projection: Projection, expected: int, outcome: Outcome, kept: list[DeadLetter]
+    projection: Projection, expected: int, outcome: Checkpointed, kept: list[DeadLetter]
 ) -> None:
     opened = await Opened.open(projection.store)
     assert await opened.cover({LEADS: step(expected, 12)}, [LETTER]) == outcome

@@ -146,7 +146,7 @@ async def test_targets_belong_to_the_record_they_were_measured_under(projection:
     """Otherwise a program may have written the live generation alone meanwhile, and the targets are too low."""
     store = projection.store
     record, new = await control.with_next(store)
-    changed = await copies.change(store, record, lambda state: replace(state, flipped_at=1))
+    changed = await copies.change(store, record, lambda state: replace(state, last=state.last + 1))
     assert not await copies.store_targets(store, record, new, {AT: 5})
     assert not projection.client.exists(names.rebuild(new))
     assert await copies.store_targets(store, changed, new, {AT: 7})
@@ -340,7 +340,7 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(
             assert await generations.sweep(alone.writing, record, generation(1)) == 0
         else:
             now = await copies.current(alone.store)
-            await copies.change(alone.store, now, lambda state: replace(state, flipped_at=1))
+            await copies.change(alone.store, now, lambda state: replace(state, last=state.last + 1))
     assert await dropping == 2
     assert numbers((await copies.current(alone.store)).state.known) == [2]
 

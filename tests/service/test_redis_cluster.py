@@ -17,7 +17,7 @@ from leadview.redis.access import SlotMap, location
 from leadview.redis.errors import Redirected, Unavailable
 from projector.errors import Refused
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
+from projector.ledger.control import NOTHING_STORED, Checkpointed, ControlChanged, Covered, Position, Step, WentBack
 from projector.record import Partition
 from projector.redis import servers
 from projector.redis.store import Store
@@ -154,7 +154,7 @@ async def test_the_api_ends_although_a_cancellation_was_swallowed(
     ],
 )
 async def test_what_one_shard_lost_is_read_again(
-    cluster_store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None, outcome: Outcome
+    cluster_store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None, outcome: Checkpointed
 ) -> None:
     """Both the running projector and one that starts read it again."""
     opened = await Opened.open(cluster_store)
@@ -164,7 +164,7 @@ async def test_what_one_shard_lost_is_read_again(
     assert await opened.cover(step(7, 9)) == outcome
     again = await Opened.open(cluster_store)
     assert await again.positions(AT) == {AT: left}
-    assert await again.cover(step(left or NOTHING_STORED, 9)) == Stored()
+    assert await again.cover(step(left or NOTHING_STORED, 9)) == Covered()
     assert await again.positions(AT) == {AT: 9}
 
 
@@ -175,11 +175,11 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(cluster_store: Sto
     await opened.cover(step(NOTHING_STORED, 7))
     source = cluster.owner(HOME)
     cluster.move_slot(HOME, other_than(cluster, source))
-    assert await opened.cover(step(7, 9)) == Stored()
+    assert await opened.cover(step(7, 9)) == Covered()
     again = await Opened.open(cluster_store)
     assert again.session.record.serves, "nothing has to be filled again"
     assert await again.positions(AT) == {AT: 9}
-    assert await again.cover(step(9, 11)) == Stored()
+    assert await again.cover(step(9, 11)) == Covered()
     assert await opened.cover(step(11, 12)) == ControlChanged(), "the other one has no part in the new copy"
     with source.client() as client:
         [own] = client.scan_iter("lv3{*}:control")

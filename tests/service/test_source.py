@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from devstack.apache_kafka import ApacheKafka
 from devstack.topics import admin
 from projector.errors import Unavailable
-from projector.kafka import fetching
+from projector.kafka import reader as reading
 from projector.kafka.reader import Reader, Source, open_reader
 from schemas import resources
 from schemas.settings import ProjectorSettings
@@ -105,7 +105,7 @@ async def test_requests_for_records_hold_up_no_other_request(
     kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker answers the requests of a connection one after the other."""
-    monkeypatch.setattr(fetching, "LINGER_MS", int(2 * PATIENCE_SECONDS * 1000))
+    monkeypatch.setattr(reading, "LINGER_MS", int(2 * PATIENCE_SECONDS * 1000))
     async with member(kafka, topic_prefix) as source:
         at = dict.fromkeys(source.assigned(), RECORDS)
         await source.seek(at)

@@ -18,7 +18,7 @@ from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.errors import Refused
 from projector.ledger import breaks, copies
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from schemas import resources
 from tests.harness import control, crm
 from tests.harness.generations import ids

@@ -15,7 +15,7 @@ from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies
-from projector.ledger.sessions import Sessions
+from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
 from projector.line.line import without_deleted
 from projector.redis.apply import apply
@@ -69,7 +69,7 @@ class World:
         self.proxy = proxy
         self.settings = ProjectorSettings(redis_url=proxy.url)
         self.store = Stubborn(self.settings)
-        self.writing = Writing(self.store, Sessions(self.store), "test")
+        self.writing = Writing(self.store, Sessions(self.store))
 
     async def deleted_organization(self) -> None:
         """Store an organization with a lead, and delete the organization."""
@@ -254,7 +254,7 @@ class Kept:
         self.store = store
         self.settings = settings
         self.redis: Any = leadview.redis
-        self.writing = Writing(store, Sessions(store), "test")
+        self.writing = Writing(store, Sessions(store))
         self.turn = Keeper(settings, self.writing)._turn
 
     def apply_all(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from projector.commands.status import _generations
 from projector.errors import Refused
-from projector.kafka.fetching import Unpacker
+from projector.kafka.batches import Unpacker
 from projector.kafka.topics import Topic
 from projector.ledger import breaks
 from projector.ledger.control import (
@@ -18,13 +18,13 @@ from projector.ledger.control import (
     ControlChanged,
     ControlRecord,
     Copy,
+    Covered,
     Position,
     State,
-    Stored,
     WentBack,
-    difference,
+    checkpointed,
     first_state,
-    outcome,
+    revision,
 )
 from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.operate.problems import of_servers
@@ -91,6 +91,21 @@ def test_only_a_complete_generation_is_promoted(found: ControlRecord, reason: st
     assert generations.complete_next(record(1, 0, 1, 2)) == generation(2)
     with pytest.raises(Refused, match=reason):
         generations.complete_next(found)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        pytest.param(record(1, 0, 1, 2), "no former generation", id="nothing was promoted"),
+        pytest.param(record(2, 1, 2), "no former generation", id="it is not written any more"),
+        pytest.param(record(2, 1, 1, 2, filling=(1,)), "projectors are filling it", id="a shard was emptied"),
+    ],
+)
+def test_only_a_complete_generation_is_returned_to(found: ControlRecord, reason: str) -> None:
+    """No `rebuild` fills a generation that was served: the projectors do."""
+    assert generations.complete_former(record(2, 1, 1, 2)) == generation(1)
+    with pytest.raises(Refused, match=reason):
+        generations.complete_former(found)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +250,7 @@ def of_two(stamp: Stamp, *incarnations: str, tag: bytes = b"1") -> ControlRecord
 )
 def test_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | None) -> None:
     """The log says that Redis was emptied only if it was."""
-    assert difference(of_two(STAMP, "a", "b"), after) == expected
+    assert revision(of_two(STAMP, "a", "b"), after) == expected
 
 
 POSITION = Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg")
@@ -264,13 +279,13 @@ def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        pytest.param(1, Stored(), id="stored"),
+        pytest.param(1, Covered(), id="stored"),
         pytest.param([b"stamp"], ControlChanged(), id="the control record has changed"),
         pytest.param([b"crm.leads:3"], WentBack(["crm.leads:3"]), id="a position is lower than expected"),
     ],
 )
 def test_answers_of_the_script(reply: object, expected: object) -> None:
-    assert outcome(reply) == expected
+    assert checkpointed(reply) == expected
 
 
 LEADS = Partition("crm.leads", 0)

@@ -26,11 +26,14 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11, FetchResponse_v11
+from aiokafka.protocol.metadata import MetadataResponse_v5
+from aiokafka.structs import BrokerMetadata
 
 from projector.errors import Unavailable
-from projector.kafka import fetching
-from projector.kafka.fetching import FetchedRecords, Fetcher, Rest, Unpacker
-from projector.kafka.topics import describe
+from projector.kafka import batches, reader
+from projector.kafka.batches import FetchedRecords, Rest, Unpacker
+from projector.kafka.reader import Fetcher
+from projector.kafka.topics import describe, present
 from projector.record import Partition, Record
 from schemas import words
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_POLL_BYTES, MAX_RECORD_BYTES
@@ -189,7 +192,7 @@ def test_the_memory_for_a_batch_is_limited(
 def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     """Returns what each poll returns of what a broker has returned."""
     found = []
-    rest = Rest(fetched(data, 0, by), by)
+    rest = Rest(fetched(data, 0, by))
     while not rest.is_empty:
         by.begin()
         found.append(rest.take(most))
@@ -221,7 +224,7 @@ def test_a_poll_is_limited_by_bytes(count: int, size: int) -> None:
 def test_a_poll_is_limited_by_records_and_by_time(
     monkeypatch: pytest.MonkeyPatch, seconds: float, most: int, lengths: list[int]
 ) -> None:
-    monkeypatch.setattr(fetching, "LONGEST_SECONDS", seconds)
+    monkeypatch.setattr(batches, "LONGEST_SECONDS", seconds)
     data = b"".join(batch(THREE, base=3 * number) for number in range(5))
     assert [len(records) for records in polls(data, unpacker(), most)] == lengths
 
@@ -319,7 +322,7 @@ def test_what_is_read_in_part_is_freed_at_once() -> None:
     """Not at the next garbage collection, before which hundreds of megabytes may come."""
     data = batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD)
     records = fetched(data)
-    found = Rest(records, unpacker())
+    found = Rest(records)
     assert len(found.take(1)) == 1
     alive = weakref.ref(records)
     gc.disable()
@@ -427,7 +430,7 @@ async def test_after_any_fault_of_the_replica_the_leader_is_asked(fault: Answer 
 
 async def test_the_leader_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica may have fallen behind, or another one is nearer."""
-    monkeypatch.setattr(fetching, "REPLICA_SECONDS", 0.0)
+    monkeypatch.setattr(reader, "REPLICA_SECONDS", 0.0)
     assert await asked(Brokers(ASK_THE_REPLICA, RECORDS)) == [LEADER, LEADER]
 
 
@@ -442,6 +445,36 @@ async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes
         await broker.silent.wait()
     await fetcher.close()
     assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]
+
+
+class Mortal:
+    """The client of aiokafka: of its brokers, those in `dead` are not there."""
+
+    def __init__(self, brokers: Sequence[int], dead: Sequence[int]) -> None:
+        self._brokers = brokers
+        self._dead = dead
+        self.cluster = self
+
+    def brokers(self) -> list[BrokerMetadata]:
+        return [BrokerMetadata(number, "localhost", 9092, None) for number in self._brokers]
+
+    async def send(self, node: int, _request: object) -> MetadataResponse_v5:
+        if node in self._dead:
+            raise NodeNotReadyError
+        return MetadataResponse_v5(0, [], None, 1, [(0, TOPIC, False, [(0, 0, node, [], [], [])])])
+
+
+async def test_another_broker_is_asked_about_topics_if_one_is_not_there() -> None:
+    """Its death may be too recent for the list of brokers. Chance decides who is asked first."""
+    for _ in range(20):
+        [found] = await present(Mortal([1, 2, 3], dead=[1, 3]), [TOPIC])
+        assert (found.name, found.partitions) == (TOPIC, (PARTITION,))
+
+
+@pytest.mark.parametrize("brokers", [pytest.param([1, 2], id="all are dead"), pytest.param([], id="none is known")])
+async def test_no_broker_can_be_asked_about_topics(brokers: Sequence[int]) -> None:
+    with pytest.raises(Unavailable):
+        await present(Mortal(brokers, dead=brokers), [TOPIC])
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

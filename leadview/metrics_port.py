@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
+from ipaddress import ip_address
 from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -50,6 +51,14 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
 def url(host: str, port: int) -> str:
     """Returns the URL of what listens there."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only programs on this machine reach this address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):

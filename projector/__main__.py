@@ -26,7 +26,6 @@ from projector.run import run, run_processes
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 _FILE_WIDTH = 160
-Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
 def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHERS) -> int:
@@ -38,19 +37,18 @@ def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHE
     arguments = parse(words, others)
     try:
         settings = load(ProjectorSettings, os.environ)
-    except SettingsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    is_service = arguments.command in ("run", "console") or getattr(arguments, "continuous", False)
-    configure(settings.log_level if is_service else "error")
-    if getattr(arguments, "processes", 1) > 1:
-        return run_processes(settings, arguments.processes)
-    try:
+        is_service = arguments.command in ("run", "console") or getattr(arguments, "continuous", False)
+        configure(settings.log_level if is_service else "error")
+        if getattr(arguments, "processes", 1) > 1:
+            return run_processes(settings, arguments.processes)
         code = uvloop.run(_execute(arguments, settings, act_of(arguments, words)))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has ended, as in `| head`; rich ends with the same status
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except SettingsError as error:  # also of a command that reads the settings of the API as well
+        print(error, file=sys.stderr)
+        return 2
     except (ProjectorError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -81,7 +79,7 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings, a
         await store.close()
 
 
-_COMMANDS: dict[str, Command] = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace, Operator], Awaitable[int]]] = {
     "status": status.run_status,
     "show": run_show,
     "dead-letters": run_dead_letters,

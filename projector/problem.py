@@ -5,6 +5,7 @@ A problem of `severity` "note" has to be dealt with some time, although all is w
 """
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import msgspec
@@ -126,7 +127,7 @@ class RedisFull(_Problem, frozen=True):
 
 
 class RedisRefusesWrites(_Problem, frozen=True):
-    """Although it is not full. `reason` is what Redis said."""
+    """Redis refuses writes although it is not full. `reason` is what it said."""
 
     reason: str
 
@@ -146,7 +147,7 @@ class Incomplete(_Problem, frozen=True):
 
 
 class NoProjector(_Problem, frozen=True):
-    """No projector is alive. `silent` were a moment ago."""
+    """No projector is alive. `silent` are the ids of those that have stored no heartbeat for a while."""
 
     silent: tuple[str, ...]
 
@@ -319,10 +320,8 @@ def stops(it: Problem) -> Literal["", "line", "all"]:
 
 def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
     """Returns what is wrong with a line that does not work."""
-    match trouble.state:
-        case heartbeat.Halted.state:
-            return Halted(line, programs, trouble)
-        case heartbeat.StandingBy.state:
-            return StandingBy(line, programs, trouble)
-        case _:
-            return Failing(line, programs, trouble)
+    kinds: Mapping[str, type[Halted | StandingBy]] = {
+        heartbeat.Halted.state: Halted,
+        heartbeat.StandingBy.state: StandingBy,
+    }
+    return kinds.get(trouble.state, Failing)(line, programs, trouble)

@@ -11,8 +11,6 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -22,8 +20,7 @@ from msgspec import structs
 
 from leadview.background import watch_parent
 from leadview.logs import configure
-from leadview.metrics_port import MetricsServer
-from projector.errors import ProjectorError, Refused, Unavailable
+from projector.errors import ProjectorError, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
@@ -33,7 +30,7 @@ from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
-from projector.operate.watch import Watch, watching
+from projector.operate.watch import Watch, metrics_port, watching
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs
@@ -61,7 +58,9 @@ async def run(settings: ProjectorSettings) -> None:
     stop = Stop.on_signals()
     lines: list[Line] = []
     watch = Watch(settings, lines)
-    with _metrics_port(settings, watch):
+    REGISTRY.register(watch)
+    # From the start on, also while the projector waits for Redis.
+    with metrics_port(settings, REGISTRY, watch.health, watch.live):
         async with watching(watch):
             await _wait_for_redis(settings, stop, watch)
             async with writers.writing(settings, "run", watch.condition) as writing:
@@ -96,27 +95,6 @@ def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
         Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), pacer),
     ]
-
-
-@contextmanager
-def _metrics_port(settings: ProjectorSettings, watch: Watch) -> Iterator[None]:
-    """Serve health and metrics until the block ends, from the start on: also while the projector waits for Redis."""
-    if settings.metrics_port is None:
-        yield
-        return
-    REGISTRY.register(watch)
-    host, port = settings.metrics_host, settings.metrics_port
-    try:
-        server = MetricsServer(host, port, REGISTRY, watch.health, live=watch.live)
-    except OSError as error:
-        raise Refused(
-            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the program that uses this port, or "
-            "choose another one with LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT."
-        ) from error
-    try:
-        yield
-    finally:
-        server.close()
 
 
 async def _wait_for_redis(settings: ProjectorSettings, stop: Stop, watch: Watch) -> None:

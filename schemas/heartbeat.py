@@ -68,10 +68,13 @@ class Condition(Struct, frozen=True, kw_only=True):
 
     `lines` has the state of each line (`State`), `troubles` why those do not work that do not run,
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
-    finds by asking the servers itself, and `kinds` the names of these problems, in the same order. Everything that
-    Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds
-    since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID;
-    None if its version does not say it.
+    finds by asking the servers itself. In the same order, `kinds` are the names of these problems, and `of_lines` the
+    line, or the work beside the lines, that each of them is of. It is empty if a problem is of none, and where a former
+    version does not say it.
+
+    Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
+    in milliseconds since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and
+    LEADVIEW_GROUP_ID; None if its version does not say it.
     """
 
     lines: dict[str, str] = {}
@@ -79,6 +82,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     partitions: dict[str, int] = {}
     problems: list[str] = []
     kinds: list[str] = []
+    of_lines: list[str] = []
     measured_at: int = 0
     complete_until: int = 0
     prefix: str | None = None

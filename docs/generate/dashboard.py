@@ -17,15 +17,12 @@ _SERVICE = (
     *(metrics.SERVED_AGE, metrics.PROJECTORS, metrics.UNAPPLIED_AGE, metrics.LAG, metrics.MEASURED),
     *(metrics.DEAD_LETTERS, metrics.REBUILD_DUE, metrics.REDIS_MEMORY),
 )
-_PROJECTORS = tuple(metric for metric in metrics.PROJECTOR if metric not in _SERVICE)
-_API = tuple(metric for metric in metrics.API if metric not in _SERVICE)
-_PROCESSES = (metrics.BUILD, *metrics.PROCESS)
 _ROWS = {
     "The whole service": _SERVICE,
-    "Projectors": _PROJECTORS,
-    "API": _API,
+    "Projectors": tuple(metric for metric in metrics.PROJECTOR if metric not in _SERVICE),
+    "API": tuple(metric for metric in metrics.API if metric not in _SERVICE),
     "Continuous verification": metrics.VERIFY,
-    "Processes": _PROCESSES,
+    "Processes": (metrics.BUILD, *metrics.PROCESS),
 }
 
 

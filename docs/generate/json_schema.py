@@ -9,11 +9,11 @@ import inspect
 import sys
 from collections.abc import Iterable
 from functools import cache
-from itertools import pairwise
 from typing import Any, get_type_hints
 
 import msgspec
 
+from docs.generate.tables import texts_below
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
@@ -117,13 +117,4 @@ def descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
 def _classes(source: str) -> dict[str, dict[str, str]]:
     """Returns the texts below the fields of each class in a module."""
     classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    return {node.name: _fields(node.body) for node in classes}
-
-
-def _fields(body: list[ast.stmt]) -> dict[str, str]:
-    found = {}
-    for field, text in pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(description))):
-                found[name] = " ".join(description.split())
-    return found
+    return {node.name: texts_below(node.body) for node in classes}

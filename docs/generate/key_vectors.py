@@ -94,25 +94,28 @@ def _valid() -> Iterable[Vector]:
 def _malformed(key: str) -> Iterable[Malformed]:
     start = len(api_keys.PREFIX)
     other = "1" if key[-1] == "0" else "0"
-    yield Malformed("", "empty")
-    yield Malformed(api_keys.PREFIX, "the prefix alone")
-    yield Malformed(key[:-1], "one character short")
-    yield Malformed(key + "0", "one character long")
-    yield Malformed(key + "\n", "a line feed at the end")
-    yield Malformed(" " + key[:-1], "a space at the start, right length")
-    yield Malformed(key[start:], "no prefix")
-    yield Malformed(key.replace("lv_live_", "lv_test_"), "another prefix")
-    yield Malformed(key.replace("lv_live_", "LV_LIVE_"), "prefix in upper case")
-    yield Malformed(key[:-1] + other, "wrong checksum")
-    yield Malformed(key[:40] + key[41] + key[40] + key[42:], "two characters swapped")
-    yield Malformed(key.swapcase().replace("LV_LIVE_", "lv_live_"), "upper and lower case swapped")
-    yield Malformed(_checked(key[:40] + "-" + key[41:-6]), "`-` is not base62, right checksum")
-    yield Malformed(_checked(key[:40] + "é" + key[41:-6]), "`é` is not base62, right checksum over UTF-8")
-    yield Malformed(_checked(key[:40] + "٣" + key[41:-6]), "a digit, but not an ASCII one")
-    yield Malformed(
-        _checked(api_keys.PREFIX + "7n42DGM5Tflk9n8mt7Fhc8" + "0" * 30),
-        "the organization part is 2^128, one more than a UUID can be; right checksum",
+    rows = (
+        ("", "empty"),
+        (api_keys.PREFIX, "the prefix alone"),
+        (key[:-1], "one character short"),
+        (key + "0", "one character long"),
+        (key + "\n", "a line feed at the end"),
+        (" " + key[:-1], "a space at the start, right length"),
+        (key[start:], "no prefix"),
+        (key.replace("lv_live_", "lv_test_"), "another prefix"),
+        (key.replace("lv_live_", "LV_LIVE_"), "prefix in upper case"),
+        (key[:-1] + other, "wrong checksum"),
+        (key[:40] + key[41] + key[40] + key[42:], "two characters swapped"),
+        (key.swapcase().replace("LV_LIVE_", "lv_live_"), "upper and lower case swapped"),
+        (_checked(key[:40] + "-" + key[41:-6]), "`-` is not base62, right checksum"),
+        (_checked(key[:40] + "é" + key[41:-6]), "`é` is not base62, right checksum over UTF-8"),
+        (_checked(key[:40] + "٣" + key[41:-6]), "a digit, but not an ASCII one"),
+        (
+            _checked(api_keys.PREFIX + "7n42DGM5Tflk9n8mt7Fhc8" + "0" * 30),
+            "the organization part is 2^128, one more than a UUID can be; right checksum",
+        ),
     )
+    return (Malformed(text, why) for text, why in rows)
 
 
 def _checked(body: str) -> str:

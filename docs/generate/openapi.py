@@ -161,7 +161,8 @@ def _resource(resource: Resource) -> Json:
             "operationId": f"get{name}",
             "summary": f"Read one {noun}",
             "description": resource.about,
-            "responses": {"200": _record(resource), **_references()},
+            "responses": {"200": _record(resource)}
+            | {str(status): _reference("responses", _response_name(status)) for status in (304, *_ERRORS)},
         },
         "head": shared
         | {
@@ -177,12 +178,13 @@ def _record(resource: Resource) -> Json:
     return {
         "description": f"The {resource.noun}",
         "headers": _headers(200),
-        "content": _json(_reference("schemas", _name(resource)), _builtins(resource.example)),
+        "content": {
+            "application/json": {
+                "schema": _reference("schemas", _name(resource)),
+                "example": _builtins(resource.example),
+            }
+        },
     }
-
-
-def _references() -> Json:
-    return {str(status): _reference("responses", _response_name(status)) for status in (304, *_ERRORS)}
 
 
 def _response_name(status: int) -> str:
@@ -312,47 +314,41 @@ def _body_example(body: type[ErrorBody], problem: Problem) -> Json:
 def _parameters() -> Json:
     return {
         **{
-            f"{_name(resource)}Id": _path_id(f"UUID of the {resource.noun}", _builtins(resource.example)["id"])
+            f"{_name(resource)}Id": _parameter(
+                "id",
+                "path",
+                f"UUID of the {resource.noun}",
+                {"type": "string", "format": "uuid"},
+                _builtins(resource.example)["id"],
+            )
             for resource in AS_SPECIFIED
         },
-        "IfNoneMatch": _header_parameter(
+        "IfNoneMatch": _parameter(
             "If-None-Match",
+            "header",
             "The `ETag` of your copy: the response is 304 while the copy is current",
+            _TEXT,
             ETAG,
         ),
-        "RequestId": _header_parameter(
+        "RequestId": _parameter(
             "X-Request-Id",
+            "header",
             "Your own id for this request: up to 128 letters, digits and `-_.:`. Any other value is replaced",
+            _TEXT,
             _REQUEST_ID,
         ),
     }
 
 
-def _path_id(description: str, example: str) -> Json:
-    schema = {"type": "string", "format": "uuid"}
+def _parameter(name: str, place: str, description: str, schema: Json, example: str) -> Json:
     return {
-        "name": "id",
-        "in": "path",
-        "required": True,
+        "name": name,
+        "in": place,
+        "required": place == "path",
         "description": description,
         "schema": schema,
         "example": example,
     }
-
-
-def _header_parameter(name: str, description: str, example: str) -> Json:
-    return {
-        "name": name,
-        "in": "header",
-        "required": False,
-        "description": description,
-        "schema": {"type": "string"},
-        "example": example,
-    }
-
-
-def _json(schema: Json, example: Any) -> Json:
-    return {"application/json": {"schema": schema, "example": example}}
 
 
 def _builtins(record: msgspec.Struct) -> Any:

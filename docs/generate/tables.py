@@ -4,11 +4,11 @@ import ast
 import inspect
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 import orjson
-from msgspec import NODEFAULT, Meta
+from msgspec import Meta
 from msgspec.structs import fields
 
 from schemas import limits, metrics
@@ -78,12 +78,23 @@ def lead() -> str:
 def of_limits() -> str:
     """Returns every limit of `schemas.limits`, with the text below it there."""
     rows = []
-    for assignment, text in pairwise(ast.parse(inspect.getsource(limits)).body):
-        match assignment, text:
-            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(meaning))):
-                unit = " bytes" if name.endswith("_BYTES") else ""
-                rows.append((" ".join(meaning.split()), f"{getattr(limits, name):,}{unit}"))
+    for name, meaning in texts_below(ast.parse(inspect.getsource(limits)).body).items():
+        unit = " bytes" if name.endswith("_BYTES") else ""
+        rows.append((meaning, f"{getattr(limits, name):,}{unit}"))
     return table(("what", "limit"), rows)
+
+
+def texts_below(body: list[ast.stmt]) -> dict[str, str]:
+    """Returns the text below each name that is assigned or declared in a module or a class, by the name."""
+    found = {}
+    for declared, text in pairwise(body):
+        match declared, text:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(meaning))),
+            ):
+                found[name] = " ".join(meaning.split())
+    return found
 
 
 def of_metrics() -> dict[str, str]:
@@ -130,21 +141,11 @@ def of_settings() -> dict[str, str]:
 def _settings(process: type[Any]) -> Iterator[Setting]:
     hints = get_type_hints(process, include_extras=True)
     for field in fields(process):
-        yield Setting(f"`{variable(field.name)}`", _default(field.default), _meaning(hints[field.name]))
-
-
-def _default(value: object) -> str:
-    if value is NODEFAULT:
-        return "required"
-    return "none" if value is None else f"`{value}`"
-
-
-def _meaning(hint: Any) -> str:
-    """Returns the description of the field. That of a type alias comes before it, so the last one is the field's."""
-    if get_origin(hint) is not Annotated:
-        return ""
-    found = [meta.description for meta in get_args(hint)[1:] if isinstance(meta, Meta) and meta.description]
-    return found[-1] if found else ""
+        default = "none" if field.default is None else f"`{field.default}`"
+        notes = [note for note in get_args(hints[field.name]) if isinstance(note, Meta)]
+        # The last one is that of the field: a type alias has its own before it.
+        [*_, meaning] = (note.description for note in notes if note.description)
+        yield Setting(f"`{variable(field.name)}`", default, meaning)
 
 
 def strimzi_topics() -> str:

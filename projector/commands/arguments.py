@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from projector.commands import dead_letters, show, usage, validate, wait
+from projector.commands.argument_types import key_is_read, port, processes, url, uuid
 from projector.commands.operator import acting
-from projector.commands.words import key_is_read, processes, url, uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 from schemas.words import as_called
@@ -50,7 +51,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
 
     `others` are further commands of that program, each with its help. They are listed, and parsed elsewhere.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=program,
         description="Projects change events from Kafka into Redis. All settings are environment variables: "
         "docs/settings.md lists them.",
@@ -109,22 +110,19 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     acting(drop)
     for name, text in others.items():
         commands.add_parser(name, help=text)
-    _add_version(parser)
     return parser
 
 
-def _add_version(parser: argparse.ArgumentParser) -> None:
-    """Add `--version` to a parser and to all of its commands."""
-    if "--version" not in parser._option_string_actions:  # noqa: SLF001 - `wait` waits for a version
-        parser.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
-    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list the commands
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for command in action.choices.values():
-                _add_version(command)
+class _Parser(argparse.ArgumentParser):
+    """The program and each of its commands print the version, except `wait`, whose `--version` takes the place."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(conflict_handler="resolve", **given)
+        self.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
 
 
 def _console(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--port", type=int, default=8001, help="port of the page (default: 8001)")
+    command.add_argument("--port", type=port, default=8001, help="port of the page (default: 8001)")
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token-file"
     )
@@ -170,7 +168,7 @@ def _verify(command: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--continuous",
         action="store_true",
-        help="compare a few records after the other, all the time, with at most 1%% of a core, until SIGTERM",
+        help="compare everything again and again, a few records at a time, with at most 1%% of a core, until SIGTERM",
     )
     command.add_argument("--json", action="store_true")
     _compared(command)

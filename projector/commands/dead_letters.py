@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from projector.commands.argument_types import text, uuid
 from projector.commands.operator import Operator, acting
-from projector.commands.words import text, uuid
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
 from projector.offsets import FORMS, OffsetRange, by_partition

@@ -20,8 +20,8 @@ from rich.text import Text
 
 from leadview.redis.access import access
 from projector.commands import gateway, status
+from projector.commands.argument_types import read_key
 from projector.commands.operator import Operator
-from projector.commands.words import read_key
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
@@ -132,12 +132,8 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
 
 async def _of_gateway(of: gateway.Gateway) -> list[Check]:
     """Check what clients see. Nothing else is needed: neither Redis nor Kafka nor their settings."""
-
-    def checking(rule: gateway.Rule) -> Callable[[], Awaitable[str]]:
-        return lambda: asyncio.to_thread(rule.check, of)
-
-    https = await _check(gateway.HTTPS.name, checking(gateway.HTTPS)())
-    return await _reachable(https, {rule.name: checking(rule) for rule in gateway.RULES})
+    https = await _check(gateway.HTTPS.name, asyncio.to_thread(gateway.HTTPS.check, of))
+    return await _reachable(https, {rule.name: partial(asyncio.to_thread, rule.check, of) for rule in gateway.RULES})
 
 
 async def _check(name: str, checking: Awaitable[str]) -> Check:

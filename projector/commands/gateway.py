@@ -1,9 +1,10 @@
 """What `doctor --url` checks: the rules of the contract's section 1 that can be seen through the gateway in front of
 the API, with requests as its clients send them.
 
-One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is repaired. What several rules
-could complain of is the matter of one: a gateway with error pages of its own breaks `errors are JSON`, and what its
-pages hide is unknown. Most is looked at with errors and with the OpenAPI document, which need neither key nor record.
+One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is repaired. If several rules could
+complain of the same thing, one of them does: a gateway with error pages of its own breaks `errors are JSON`, and what
+these pages hide is unknown. Most is looked at with errors and with the OpenAPI document, which need neither key nor
+record.
 """
 
 import http.client
@@ -14,7 +15,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from ipaddress import ip_address
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import SplitResult
@@ -22,6 +22,7 @@ from uuid import uuid4
 
 import msgspec
 
+from leadview.metrics_port import is_loopback
 from projector.errors import NotKnown, Refused
 from schemas.problems import ErrorBody
 from schemas.resources import AS_SPECIFIED, ROOT
@@ -45,7 +46,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _AS_OF = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """Names of headers are in lower case, and the values of a repeated one are joined by commas."""
 
     status: int
@@ -80,14 +81,14 @@ class Gateway:
         self.host, self.port = url.hostname or "", url.port or (_HTTPS_PORT if self.is_secure else _HTTP_PORT)
         self.key = key
         self.replaces_errors = False
-        self.limited: list[Answer] = []
+        self.limited: list[Response] = []
         """All answers with 429 and 503."""
         self._base = url.path.rstrip("/").removesuffix(ROOT)
         self._context = ssl.create_default_context()
 
     def ask(
         self, path: str, method: str = "GET", headers: Mapping[str, str] = _NO_HEADERS, *, plain_port: int = 0
-    ) -> Answer:
+    ) -> Response:
         """With `plain_port`, this port is asked without TLS. Raises Refused."""
         connection = http.client.HTTPConnection(self.host, plain_port or self.port, timeout=_SECONDS)
         if self.is_secure and not plain_port:
@@ -96,7 +97,7 @@ class Gateway:
             connection.request(method, self._base + path, headers=headers)
             response = connection.getresponse()
             received = {name.lower(): ", ".join(response.headers.get_all(name, [])) for name in response.headers}
-            answer = Answer(response.status, received, response.read())
+            answer = Response(response.status, received, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Refused(f"{method} {path} has no answer ({error!r})") from error
         finally:
@@ -107,7 +108,7 @@ class Gateway:
 
     def refusal(
         self, expected: str, path: str, method: str = "GET", headers: Mapping[str, str] = _NO_HEADERS
-    ) -> Answer:
+    ) -> Response:
         """Returns the answer to a request that the API refuses with this status and code.
 
         Raises Refused if it is another one, and NotKnown if a page of the gateway hides it.
@@ -126,17 +127,15 @@ class Gateway:
 
     @cached_property
     def certificate(self) -> Mapping[str, object]:
-        """Raises NotKnown without TLS, and OSError, of which those of TLS are."""
-        if not self.is_secure:
-            raise NotKnown("the address begins with http, so there is no certificate")
-        with (
-            socket.create_connection((self.host, self.port), _SECONDS) as connection,
-            self._context.wrap_socket(connection, server_hostname=self.host) as secured,
-        ):
-            return secured.getpeercert() or {}
+        """Raises OSError, of which the errors of TLS are, and NotKnown if what answers does so without TLS."""
+        with socket.create_connection((self.host, self.port), _SECONDS) as connection:
+            if not self.is_secure:
+                raise NotKnown("the address begins with http, so there is no certificate")
+            with self._context.wrap_socket(connection, server_hostname=self.host) as secured:
+                return secured.getpeercert() or {}
 
     @cached_property
-    def page(self) -> Answer:
+    def page(self) -> Response:
         """The OpenAPI document, as a browser reads it, but not compressed. Raises NotKnown."""
         answer = self.ask(_page(), headers={"Origin": _ORIGIN})
         if answer.status != 200 or answer.media != "application/json":
@@ -151,14 +150,14 @@ class Gateway:
         return tag
 
     @cached_property
-    def keyed(self) -> Answer:
+    def keyed(self) -> Response:
         """The answer to a request with the key, for a record that does not exist. Raises NotKnown without a key."""
         if self.key is None:
             raise NotKnown("it needs an API key: add `--key -`, which reads one from standard input")
         return self.ask(_lead(), headers=self.bearer)
 
     @property
-    def admitted(self) -> Answer:
+    def admitted(self) -> Response:
         """The same, if the key was accepted. Raises NotKnown."""
         if self.keyed.problem is None or self.keyed.problem.error != "not_found":
             raise NotKnown(f"a request with the key is answered with {self.keyed}")
@@ -178,7 +177,7 @@ def _nothing() -> str:
     return f"{ROOT}/doctor-{uuid4().hex}"
 
 
-def _opaque(answer: Answer) -> str:
+def _opaque(answer: Response) -> str:
     return answer.headers.get("etag", "").removeprefix("W/")
 
 
@@ -188,7 +187,7 @@ def _require(kept: bool, seen: str) -> None:
         raise Refused(seen)
 
 
-def _expect(answer: Answer, name: str, pattern: str) -> str:
+def _expect(answer: Response, name: str, pattern: str) -> str:
     """Returns the value of a header. Raises Refused if it does not match."""
     value = answer.headers.get(name.lower())
     if value is None:
@@ -198,21 +197,15 @@ def _expect(answer: Answer, name: str, pattern: str) -> str:
 
 
 def _https(gateway: Gateway) -> str:
-    is_private = gateway.is_secure or _is_this_machine(gateway.host)
+    is_private = gateway.is_secure or is_loopback(gateway.host)
     _require(is_private, "the address begins with http, so keys and records could be read on the way")
     try:
         return f"the certificate is valid until {gateway.certificate['notAfter']}"
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"the certificate is not valid: {error.verify_message}") from error
     except OSError as error:
-        raise Refused(f"{gateway.host}:{gateway.port} cannot be reached with TLS ({error})") from error
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+        how = " with TLS" if gateway.is_secure else ""
+        raise Refused(f"{gateway.host}:{gateway.port} cannot be reached{how} ({error})") from error
 
 
 def _renewed(gateway: Gateway) -> str:
@@ -378,7 +371,7 @@ def _cors(gateway: Gateway) -> str:
     return "pages of every origin may read, and preflights allow Authorization"
 
 
-def _words(answer: Answer, name: str) -> set[str]:
+def _words(answer: Response, name: str) -> set[str]:
     return {word.strip().lower() for word in answer.headers.get(name, "").split(",")}
 
 
@@ -409,7 +402,7 @@ class Rule(NamedTuple):
     mend: str
 
     def check(self, gateway: Gateway) -> str:
-        """As `judge`; what a broken rule raises says as well how it is repaired."""
+        """Returns what `judge` does. What is raised for a broken rule also says how it is repaired."""
         try:
             return self.judge(gateway)
         except Refused as error:
@@ -419,8 +412,8 @@ class Rule(NamedTuple):
 HTTPS = Rule(
     "HTTPS",
     _https,
-    "Let the gateway send a certificate of this name with its whole chain. Name the CA of a private certificate in the "
-    "environment variable SSL_CERT_FILE",
+    "See that the gateway listens at this address, and sends a certificate of this name with its whole chain. Name the "
+    "CA of a private certificate in the environment variable SSL_CERT_FILE",
 )
 """If it is broken, nothing else is looked at: no key goes to a server that nobody knows. It is unknown for an address
 of this machine that begins with http, such as that of the API itself."""

@@ -5,16 +5,15 @@ import os
 
 from rich.console import Console
 
+from projector.commands.argument_types import key, read_key, uuid
 from projector.commands.operator import Operator
-from projector.commands.words import key, read_key, uuid
-from projector.errors import Refused
 from projector.operate.explain import stored
 from projector.operate.explain.explainer import Explainer
-from projector.operate.explain.stored import Check, Refusal, StoredKey
+from projector.operate.explain.stored import Refusal, StoredKey
 from projector.operate.explain.words import Answer, answer, to_json
 from schemas import api_keys, names
 from schemas.resources import API_KEY, BY_NOUN
-from schemas.settings import ApiSettings, SettingsError, load
+from schemas.settings import ApiSettings, load
 
 _STYLES = {"well": "green", "wrong": "red", "waits": "yellow", "plain": ""}
 
@@ -50,10 +49,7 @@ def check_arguments(arguments: argparse.Namespace, parser: argparse.ArgumentPars
 
 async def run_show(arguments: argparse.Namespace, operator: Operator) -> int:
     """`show lead`, `show contact`, `show organization` and `show key`. Kafka is not needed."""
-    try:
-        explainer = Explainer(operator.store, operator.settings, load(ApiSettings, os.environ))
-    except SettingsError as error:
-        raise Refused(str(error)) from None
+    explainer = Explainer(operator.store, operator.settings, load(ApiSettings, os.environ))
     if arguments.kind == "key":
         keys = await _keys(arguments, operator, explainer)
         shown: object = [to_json(each) for each in keys]
@@ -84,7 +80,7 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
         try:
             parsed = api_keys.parse(word)
         except api_keys.MalformedKey as error:
-            refusal = Refusal(Check.MALFORMED, fault=str(error)) if word else Refusal(Check.NO_KEY)
+            refusal = Refusal("malformed", fault=str(error)) if word else Refusal("no key")
             return [StoredKey(None, None, [], refusal)]
         return [await explainer.key(names.tagged(parsed.organization_tag), key_hash=parsed.hash)]
     asked = {"key_hash" if form == "hash" else "id": text}

@@ -24,7 +24,7 @@ from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, observe
 from projector.operate.problems import problems, unattended
-from projector.operate.words import Said, duration, headline, mib, say
+from projector.operate.words import duration, headline, mib, program_of, say
 from projector.problem import Problem
 from projector.record import Partition
 from projector.redis.store import Store
@@ -137,16 +137,16 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
     screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()
     with screen as live:
         while True:
-            found = await read(operator.store, operator.settings)
+            found = await observe(operator.store, operator.settings)
             if live:
-                live.update(Group(*_parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
+                live.update(Group(*parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
             elif operator.json:
-                operator.print_json(found, indent=-1 if arguments.watch else 2)
+                operator.print_json(of(found), indent=-1 if arguments.watch else 2)
             else:
-                for part in _parts(found):
+                for part in parts(found):
                     operator.console.print(part)
             if not arguments.watch:
-                return 0 if found.well else 1
+                return 0 if of(found).well else 1
             await asyncio.sleep(WATCH_SECONDS)
 
 
@@ -155,13 +155,8 @@ async def read(store: Store, settings: ProjectorSettings) -> Status:
     return of(await observe(store, settings))
 
 
-def said(found: Observation) -> tuple[list[Said], list[Said]]:
-    """Returns the problems and the notes in words."""
-    wrong, notes = _apart(found)
-    return [say(it) for it in wrong], [say(it) for it in notes]
-
-
-def _apart(found: Observation) -> tuple[list[Problem], list[Problem]]:
+def judged(found: Observation) -> tuple[list[Problem], list[Problem]]:
+    """Returns the problems, and apart from them the notes."""
     both = problems(found)
     return [it for it in both if it.severity == "problem"], [it for it in both if it.severity == "note"]
 
@@ -170,8 +165,8 @@ def of(found: Observation) -> Status:
     """Returns the status that follows from what was observed."""
     redis, record = found.redis, found.redis.record if found.redis else None
     live = record.state.generations.get(record.state.live) if record else None
-    wrong, notes = _apart(found)
-    texts = [say(it) for it in wrong]
+    wrong, notes = judged(found)
+    said = [say(it) for it in wrong]
     silent = redis.silent(found.at) if redis else []
     return Status(
         generation=number_of(record.state.live) if record and record.serves else None,
@@ -191,12 +186,12 @@ def of(found: Observation) -> Status:
         incomplete_shards=len(redis.incomplete) if redis else None,
         writers=[_writer(it) for it in redis.writers if it.alive or it in silent] if redis else [],
         well=not wrong,
-        problems=[str(said) for said in texts],
+        problems=[str(it) for it in said],
         kinds=[it.label for it in wrong],
         notes=[str(say(it)) for it in notes],
         note_kinds=[it.label for it in notes],
         projectors=len(redis.living) if redis else None,
-        verdict=headline(texts),
+        verdict=headline(said),
     )
 
 
@@ -284,14 +279,16 @@ def _age(time_ms: int, now_ms: float) -> float | None:
     return max(0.0, round((now_ms - time_ms) / 1000, 3)) if time_ms else None
 
 
-def _parts(found: Status) -> Iterator[RenderableType]:
+def parts(observed: Observation) -> Iterator[RenderableType]:
+    """Yields what `status` prints, the verdict first."""
+    found = of(observed)
     yield Text(found.verdict, style="bold green" if found.well else "bold red")
-    if len(found.problems) > 1:
-        for problem in found.problems:
-            yield f"  [red]problem[/]  {escape(problem)}"
-    elif found.problems and found.problems[0] not in found.verdict:
-        more = found.problems[0].removeprefix(found.verdict.removeprefix("not well: ")).strip()
-        yield f"  {escape(more)}"
+    match [say(problem) for problem in judged(observed)[0]]:
+        case [alone] if alone.more:  # the verdict says the rest
+            yield f"  {escape(alone.more)}"
+        case [_, _, *_] as several:
+            for said in several:
+                yield f"  [red]problem[/]  {escape(str(said))}"
     for note in found.notes:
         yield f"  [yellow]note[/]     {escape(note)}"
     yield ""
@@ -336,7 +333,7 @@ def _writer_table(found: Status) -> Table:
         lines = "  ".join(f"{line}: {state.partition(': ')[0]}" for line, state in writer.lines.items())
         heartbeat = _seconds(writer.age, " ago")
         shown.add_row(
-            "projector" if writer.role == "run" else writer.role,
+            program_of(writer.role),
             escape(writer.id),
             str(writer.mapping_version),
             heartbeat if writer.alive else f"[yellow]silent, {heartbeat}[/]",

@@ -6,8 +6,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Column
 
+from projector.commands.argument_types import uuid
 from projector.commands.operator import Operator, table
-from projector.commands.words import uuid
 from projector.redis.store import Store
 from schemas import names
 from schemas.layouts import API_KEY_HASH
@@ -59,12 +59,11 @@ async def read(store: Store, organization_id: str) -> list[KeyUsage]:
             if (match := names.OF_ACCESS.fullmatch(key)) and key_hash:
                 ids.setdefault(key_hash.decode(), []).append(names.long_id(match[2]))
     counts = await store.read_hash(names.usage(owner))
-    found = [_parse(key_hash, ids.get(key_hash, []), counts.get(key_hash)) for key_hash in ids.keys() | counts.keys()]
+    found = [
+        KeyUsage(key_hash, sorted(set(ids.get(key_hash, []))), *map(int, counts.get(key_hash, b"").split()))
+        for key_hash in ids.keys() | counts.keys()
+    ]
     return sorted(found, key=lambda usage: (-(usage.last_used or 0), usage.hash))
-
-
-def _parse(key_hash: str, api_keys: list[str], counts: bytes | None) -> KeyUsage:
-    return KeyUsage(key_hash, sorted(set(api_keys)), *map(int, counts.split()) if counts else ())
 
 
 def _print(found: list[KeyUsage], console: Console) -> None:

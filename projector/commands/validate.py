@@ -22,9 +22,9 @@ import msgspec
 import orjson
 
 from projector.errors import BadRecord, Refused, Unavailable
-from projector.interpret import interpret
 from projector.kafka.batches import Headers, Unpacker, Unread, bounded
 from projector.kafka.reader import open_reader
+from projector.operate.explain.records import bad
 from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
@@ -44,7 +44,7 @@ _SEVERAL_LINES = Fault(
 )
 _WITHIN = b' \t"]}'
 """A line that follows the first one of JSON over several lines begins with one of these."""
-Place = Mapping[str, str | int]
+Source = Mapping[str, str | int]
 """Where a record is: its file and line, or its topic, partition and offset."""
 
 
@@ -207,7 +207,7 @@ def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
     raise BadRecord(unknown_type(binary=binary, missing=type_ is None))
 
 
-class Report:
+class Findings:
     """What was found. Without `json`, each fault is printed when it is found; with `render`, to standard error, because
     the documents are the output.
     """
@@ -225,39 +225,35 @@ class Report:
         self.good = True
         """Whether there was no fault."""
 
-    def add(self, place: Place, record: Record, headers: Headers = ()) -> None:
+    def add(self, source: Source, record: Record, headers: Headers = ()) -> None:
         """Judge a record. `headers` are all that it has: those that are not read are not in the record."""
-        faults: list[Fault] = []
-        try:
-            interpret(record)
-        except BadRecord as error:
-            faults.append(error.fault)
+        faults = [error.fault] if (error := bad(record)) else []
         if self._strict:
             faults += [*unknown_headers(name for name, _ in headers), *unknown_fields(record)]
-        self.judged(place, faults)
+        self.judged(source, faults)
         if self._render and not faults:
             self._good.append(record)
             self._contacts.add(record)
 
-    def judged(self, place: Place, faults: Sequence[Fault]) -> None:
+    def judged(self, source: Source, faults: Sequence[Fault]) -> None:
         """Count a record, and print what is wrong with it."""
         self.records += 1
         self._bad += bool(faults)
         for fault in faults:
-            self._add(place, fault)
+            self._add(source, fault)
 
-    def _add(self, place: Place, fault: Fault) -> None:
+    def _add(self, source: Source, fault: Fault) -> None:
         self.good = False
         if self._json:
             found = {"path": fault.path, "expected": fault.expected, "allowed": fault.allowed}
-            self._faults.append({**place, **found, "reason": words.fault(fault)})
+            self._faults.append({**source, **found, "reason": words.fault(fault)})
         else:
-            self._output.write(f"{':'.join(map(str, place.values()))}: {words.fault(fault)}\n")
+            self._output.write(f"{':'.join(map(str, source.values()))}: {words.fault(fault)}\n")
 
-    def empty(self, place: Place) -> None:
+    def empty(self, source: Source) -> None:
         """Note that a file or a topic has no record. With `strict` that is a fault: those who check it expect some."""
         if self._strict:
-            self._add(place, Fault("no_record", "line", "a record in each line"))
+            self._add(source, Fault("no_record", "line", "a record in each line"))
 
     def end(self) -> None:
         """Print the documents, then how many records were judged, or everything as JSON."""
@@ -278,16 +274,16 @@ async def run_validate(arguments: argparse.Namespace, settings: ProjectorSetting
 
     With `--strict`, a file or a topic without any record counts as bad.
     """
-    report = Report(strict=arguments.strict, json=arguments.json, render=arguments.render)
+    findings = Findings(strict=arguments.strict, json=arguments.json, render=arguments.render)
     try:
         if arguments.topic is None:
             kind = next((kind for kind in KINDS if kind.noun == arguments.kind), None)
-            _read_files(arguments.files or ["-"], Lines(settings, kind), report)
+            _read_files(arguments.files or ["-"], Lines(settings, kind), findings)
         else:
-            async for place, record in _of_topic(settings, arguments.topic, arguments.first):
-                report.add(place, record)
-            if not report.records:
-                report.empty({"topic": arguments.topic})
+            async for source, record in _of_topic(settings, arguments.topic, arguments.first):
+                findings.add(source, record)
+            if not findings.records:
+                findings.empty({"topic": arguments.topic})
     except BrokenPipeError:  # of the output: `main` ends the program
         raise
     except OSError as error:
@@ -296,26 +292,26 @@ async def run_validate(arguments: argparse.Namespace, settings: ProjectorSetting
     except (Refused, Unavailable) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    report.end()
-    return 0 if report.good else 1
+    findings.end()
+    return 0 if findings.good else 1
 
 
-def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
+def _read_files(names: Sequence[str], lines: Lines, findings: Findings) -> None:
     """Raises OSError if a file cannot be read."""
     for name in names:
-        before, several = report.records, False
+        before, several = findings.records, False
         for number, line in _lines(name):
             if several and line[0] in _WITHIN:
                 continue
             several = False
-            place: Place = {"file": name, "line": number}
+            source: Source = {"file": name, "line": number}
             try:
-                report.add(place, *lines.record(line))
+                findings.add(source, *lines.record(line))
             except BadRecord as error:
-                report.judged(place, [error.fault])
+                findings.judged(source, [error.fault])
                 several = error.fault is _SEVERAL_LINES
-        if report.records == before:
-            report.empty({"file": name})
+        if findings.records == before:
+            findings.empty({"file": name})
 
 
 def _lines(name: str) -> Iterator[tuple[int, bytes]]:
@@ -326,7 +322,7 @@ def _lines(name: str) -> Iterator[tuple[int, bytes]]:
                 yield number, line.rstrip(b"\r\n")
 
 
-async def _of_topic(settings: ProjectorSettings, topic: str, first: int | None) -> AsyncIterator[tuple[Place, Record]]:
+async def _of_topic(settings: ProjectorSettings, topic: str, first: int | None) -> AsyncIterator[tuple[Source, Record]]:
     """Yields the records that a topic has now. `first` is an offset; if it is negative, it counts from the end.
 
     Raises Refused and Unavailable.

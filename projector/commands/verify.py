@@ -6,12 +6,13 @@ With `--continuous` it audits Redis until SIGTERM, logs what differs, and export
 import argparse
 import logging
 
-from leadview.metrics_port import Health, MetricsServer
+from leadview.metrics_port import Health
 from projector.commands.operator import Operator
 from projector.errors import Refused, Unavailable
 from projector.ledger import breaks, copies
 from projector.ledger.control import ACCESS
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
+from projector.operate.watch import metrics_port
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.stop import Stop
@@ -65,15 +66,12 @@ async def _continuously(operator: Operator) -> int:
     settings = operator.settings
     stop = Stop.on_signals()
     problems: list[str] = []
+    differences = 0
     for kind in KINDS:
         for counter in (VERIFIED, DIFFERENCES, PASSES):
             counter.labels(f"{settings.topic_prefix}{kind.topic}")  # 0, and not absent, before the first turn
-    server = None
-    if settings.metrics_port is not None:
-        server = MetricsServer(settings.metrics_host, settings.metrics_port, VERIFICATION, lambda: _health(problems))
-    logger.info("continuous verification starts", extra={"share": rolling.SHARE})
-    differences = 0
-    try:
+    with metrics_port(settings, VERIFICATION, lambda: _health(problems)):
+        logger.info("continuous verification starts", extra={"share": rolling.SHARE})
         while not stop.is_set():
             try:
                 async for turn in rolling.audit(operator.store, settings, stop):
@@ -83,10 +81,6 @@ async def _continuously(operator: Operator) -> int:
                 problems[:] = [str(error)]
                 logger.warning("cannot verify now, and will try again", extra={"error": str(error)})
                 await stop.sleep(_RETRY_SECONDS)
-    finally:
-        stop.release_signals()
-        if server:
-            server.close()
     return 1 if differences else 0
 
 

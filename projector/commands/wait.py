@@ -12,14 +12,15 @@ from contextlib import suppress
 import msgspec
 
 from projector.commands import status
+from projector.commands.argument_types import seconds, uuid, version
 from projector.commands.operator import Operator
-from projector.commands.words import seconds, uuid, version
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError
 from projector.kafka.client import topic
 from projector.ledger import copies
 from projector.operate.explain.words import coordinates
 from projector.operate.observe import Observation, observe
+from projector.operate.words import say
 from projector.record import Partition
 from projector.redis import calls
 from projector.redis.store import Store
@@ -144,8 +145,8 @@ async def _reasons(
                 every = await dead_letters.all_dead_letters(operator.store)
                 letters = [letter for letter in every if (letter.topic, letter.key) == (name, key)]
     lines += [f"dead letter {letter.field}: {letter.reason}" for letter in letters]
-    problems, _ = status.said(found)
-    lines += map(str, problems)
+    problems, _ = status.judged(found)
+    lines += [str(say(problem)) for problem in problems]
     if seen and seen.organization_deleted:
         lines.append("The organization is deleted, so none of its records is applied.")
     elif waiting is not None and not problems and not letters and not any(at.topic == name for at in waiting):

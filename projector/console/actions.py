@@ -58,8 +58,8 @@ class Actions:
         if self._running and not self._running.done():
             raise Refused("Another action is under way. Wait until it has ended.")
         self.newest = Action(wanted.verb, wanted.generation, who, int(time.time() * 1000), "under way")
-        logger.warning("action of the console", extra=self._fields())
-        self._running = asyncio.create_task(self._run(wanted, who))
+        logger.warning("action of the console", extra=_fields(self.newest))
+        self._running = asyncio.create_task(self._run(self.newest))
 
     async def close(self) -> None:
         """Cancel what is under way. A drop that has begun is continued by a projector."""
@@ -67,30 +67,21 @@ class Actions:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    def _fields(self) -> dict[str, object]:
-        newest = self.newest
-        return {} if newest is None else {"action": newest.verb, "generation": newest.generation, "who": newest.who}
-
-    async def _run(self, wanted: Wanted, who: str) -> None:
-        await self._end_of(wanted)
-        ended = self.newest
-        if wanted.verb != "compare" and ended and ended.state != "under way":
-            reason = ended.text if ended.state == "refused" else ""
-            act = Act(wanted.verb, [str(wanted.generation)], f"{who} (console)", ended.state, reason)
-            await history.note(self._store, act)
-
-    async def _end_of(self, wanted: Wanted) -> None:
+    async def _run(self, action: Action) -> None:
+        state: Ended = "refused"
+        by_field: dict[str, int] = {}
         try:
-            self._end(*await self._do(wanted.verb, wanted.generation))
+            state, text, by_field = await self._do(action.verb, action.generation)
         except ProjectorError as error:
-            self._end("refused", str(error))
+            text = str(error)
         except Exception as error:  # noqa: BLE001 - the page has to say it
-            self._end("refused", defect.report("an action of the console", error))
-
-    def _end(self, state: Ended, text: str, by_field: dict[str, int] | None = None) -> None:
-        if self.newest:
-            self.newest = msgspec.structs.replace(self.newest, state=state, text=text, by_field=by_field or {})
-        logger.warning("action of the console has ended", extra={**self._fields(), "result": state, "text": text})
+            text = defect.report("an action of the console", error)
+        self.newest = msgspec.structs.replace(action, state=state, text=text, by_field=by_field)
+        logger.warning("action of the console has ended", extra={**_fields(action), "result": state, "text": text})
+        if action.verb != "compare":
+            reason = text if state == "refused" else ""
+            act = Act(action.verb, [str(action.generation)], f"{action.who} (console)", state, reason)
+            await history.note(self._store, act)
 
     async def _do(self, verb: Verb, generation: int) -> tuple[Ended, str, dict[str, int]]:
         """Returns what came of it, and `Action.by_field`. Raises Refused and Unavailable."""
@@ -131,3 +122,8 @@ class Actions:
                     dropped = await generations.drop(writing, generation)
                 return "done", f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", {}
         assert_never(verb)
+
+
+def _fields(action: Action) -> dict[str, object]:
+    """Returns what both log lines say."""
+    return {"action": action.verb, "generation": action.generation, "who": action.who}

@@ -37,7 +37,7 @@ class ApiFigures(msgspec.Struct, frozen=True):
     unread: str = ""
 
 
-class Counts(msgspec.Struct, frozen=True):
+class Reading(msgspec.Struct, frozen=True):
     """The counters of all metrics ports together. `buckets` counts requests by the upper bound of their duration."""
 
     at: float
@@ -46,7 +46,7 @@ class Counts(msgspec.Struct, frozen=True):
     ready_workers: int
 
 
-def counts(texts: Sequence[str], at: float) -> Counts:
+def counts(texts: Sequence[str], at: float) -> Reading:
     """Returns the sum of what these metrics ports export."""
     answers: Counter[str] = Counter()
     buckets: Counter[float] = Counter()
@@ -60,10 +60,10 @@ def counts(texts: Sequence[str], at: float) -> Counts:
                     buckets[float(sample.labels["le"])] += sample.value  # type: ignore[assignment]
                 elif sample.name == metrics.READY_WORKERS.name and sample.value == sample.value:
                     workers += int(sample.value)
-    return Counts(at, answers, buckets, workers)
+    return Reading(at, answers, buckets, workers)
 
 
-def figures(before: Counts, after: Counts) -> ApiFigures:
+def figures(before: Reading, after: Reading) -> ApiFigures:
     """Returns what happened between two readings. A counter that went back belongs to a program that was restarted."""
     seconds = after.at - before.at
     if seconds <= 0:
@@ -123,8 +123,8 @@ class ApiMetrics:
     """Reads the metrics ports of the API again and again."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = urls
-        self._read: Recent[Counts] = Recent()
+        self._urls = [url.rstrip("/") for url in urls]
+        self._read: Recent[Reading] = Recent()
 
     async def take(self) -> ApiFigures | None:
         """Returns the figures of the last seconds; None if no address was given."""

@@ -115,7 +115,7 @@ def create_app(
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(Guard, tokens=tokens)],
-        exception_handlers={ProjectorError: _refused, ValueError: _wrong, TooLarge: _too_large},
+        exception_handlers=dict.fromkeys(_STATUSES, _failed),
         lifespan=asynccontextmanager(lifespan),
     )
 
@@ -129,7 +129,7 @@ async def _body(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_BYTES:
-            raise TooLarge
+            raise TooLarge(f"A question has at most {_MOST_BYTES:,} bytes.")
     return body
 
 
@@ -137,16 +137,12 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    return problem(409 if isinstance(error, Refused) else 503, str(error))
+_STATUSES: Mapping[type[Exception], int] = {Refused: 409, ProjectorError: 503, TooLarge: 413, ValueError: 400}
+"""The first one that an error belongs to is the status of the answer."""
 
 
-async def _wrong(_: Request, error: Exception) -> Response:
-    return problem(400, str(error))
-
-
-async def _too_large(_: Request, _error: Exception) -> Response:
-    return problem(413, f"A question has at most {_MOST_BYTES:,} bytes.")
+async def _failed(_: Request, error: Exception) -> Response:
+    return problem(next(status for kind, status in _STATUSES.items() if isinstance(error, kind)), str(error))
 
 
 class Guard:

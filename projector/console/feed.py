@@ -28,8 +28,10 @@ MOST_PAGES = 32
 """How many pages may be open at the same time."""
 EVERY_SECONDS = 1.0
 SHARE = 0.05
-"""Of the time, at most during so much of it a command of the sampler is under way in Redis."""
+"""The sampler keeps Redis busy for at most this share of the time."""
 _LONGEST_PAUSE_SECONDS = 60.0
+_ACTS = 10
+"""So many of the latest acts are shown."""
 
 
 class Feed:
@@ -83,10 +85,6 @@ class Feed:
 def _event(name: str, json: bytes) -> bytes:
     """Returns a server-sent event. JSON has no line breaks here."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), json)
-
-
-_ACTS = 10
-"""So many of the latest acts are shown."""
 
 
 class Sampler:

@@ -11,7 +11,7 @@ from projector.console.api_figures import ApiFigures
 from projector.console.replay import Replayed
 from projector.ledger.history import Act
 from projector.operate.observe import Observation
-from projector.operate.words import Said
+from projector.operate.words import Said, say
 
 Totals = Mapping[str, tuple[int, int]]
 """The sums of the end offsets and of the positions of each topic."""
@@ -71,13 +71,13 @@ def picture(
     acts: list[Act],
 ) -> Picture:
     """Returns the picture of an observation. `before` is when another one was made, in s, and its `totals`."""
-    problems, notes = status.said(found)
+    problems, notes = status.judged(found)
     record = found.redis.record if found.redis else None
     return Picture(
         at=int(found.at),
         status=status.of(found),
-        problems=problems,
-        notes=notes,
+        problems=[say(it) for it in problems],
+        notes=[say(it) for it in notes],
         topics=_topics(found, before),
         shards=len(record.copies) if record else None,
         api=api,

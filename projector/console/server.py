@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import os
 import re
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 
@@ -22,11 +20,11 @@ from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
 from projector.console.feed import Feed, Sampler
-from projector.errors import Refused
+from projector.errors import Refused, cannot_listen
 from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
-from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
+from schemas.settings import ApiSettings, ProjectorSettings, load
 
 _MOST_CONNECTIONS = 128
 _STOP_SECONDS = 2
@@ -36,28 +34,13 @@ _LINE = re.compile(r"([A-Za-z0-9._@-]{1,64}):(\S+)")
 logger = logging.getLogger(__name__)
 
 
-class Options(msgspec.Struct, frozen=True):
-    """`tokens` has the name of each person or program by its token; it is empty if no token is needed.
+def checked_tokens(arguments: argparse.Namespace, api: ApiSettings) -> Mapping[str, str]:
+    """Returns the name of each person or program by its token; nothing if no token is needed.
 
-    `api_metrics` are the addresses of the metrics ports of the API, such as `http://127.0.0.1:9100`.
+    Raises Refused if the console would be open to strangers, or if another option of its command line is wrong.
     """
-
-    host: str
-    port: int
-    tokens: Mapping[str, str]
-    api_metrics: tuple[str, ...]
-    allow_actions: bool
-    show_documents: bool
-
-    @property
-    def url(self) -> str:
-        return metrics_port.url(self.host, self.port)
-
-
-def options(arguments: argparse.Namespace, api: ApiSettings) -> Options:
-    """Returns what the command line says. Raises Refused if the console would be open to strangers."""
     tokens = _read_tokens(arguments.token_file) if arguments.token_file else {}
-    if not tokens and not is_loopback(arguments.host):
+    if not tokens and not metrics_port.is_loopback(arguments.host):
         raise Refused(
             f"{arguments.host} can be reached from other machines, so the console needs --token-file: a file with a "
             "line <name>:<token> for each person. Without it, leave out --host."
@@ -67,22 +50,7 @@ def options(arguments: argparse.Namespace, api: ApiSettings) -> Options:
     for url in arguments.api_metrics:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise Refused(f"--api-metrics {url}: write the address of a metrics port, such as http://127.0.0.1:9100")
-    return Options(
-        arguments.host,
-        arguments.port,
-        tokens,
-        tuple(url.rstrip("/") for url in arguments.api_metrics),
-        arguments.allow_actions,
-        arguments.show_documents,
-    )
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether only programs on this machine reach this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return tokens
 
 
 def _read_tokens(path: Path) -> dict[str, str]:
@@ -110,21 +78,23 @@ def _read_tokens(path: Path) -> dict[str, str]:
 
 
 async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
-    """Serve the page. Raises Refused if the options are wrong or the port is not free."""
+    """Serve the page. Raises Refused if the options are wrong or the port is not free, and SettingsError for a setting
+    of the API.
+    """
+    api = load(ApiSettings, os.environ)
+    tokens, url = checked_tokens(arguments, api), metrics_port.url(arguments.host, arguments.port)
     try:
-        api = load(ApiSettings, os.environ)
-    except SettingsError as error:
-        raise Refused(str(error)) from None
-    chosen = options(arguments, api)
-    listening = _listen(chosen)
+        listening = metrics_port.listen(arguments.host, arguments.port)
+    except OSError as error:
+        raise cannot_listen(arguments.host, arguments.port, error, "--port and --host") from error
     feed, store, acting = Feed(), Store(settings), Store(settings)
-    actions = Actions(acting, settings) if chosen.allow_actions else None
+    actions = Actions(acting, settings) if arguments.allow_actions else None
     explainer = Explainer(acting, settings, api)
-    sampler = Sampler(store, settings, ApiMetrics(chosen.api_metrics), actions, feed)
+    sampler = Sampler(store, settings, ApiMetrics(arguments.api_metrics), actions, feed)
 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         sampling = asyncio.create_task(sampler.run())
-        logger.info("console starts", extra={"url": chosen.url, "actions": chosen.allow_actions})
+        logger.info("console starts", extra={"url": url, "actions": arguments.allow_actions})
         yield
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
@@ -132,7 +102,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
             await actions.close()
 
     config = uvicorn.Config(
-        create_app(chosen.tokens, feed, explainer, actions, lifespan, show_documents=chosen.show_documents),
+        create_app(tokens, feed, explainer, actions, lifespan, show_documents=arguments.show_documents),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -140,7 +110,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-    sys.stdout.write(f"The console is at {chosen.url}\n")
+    sys.stdout.write(f"The console is at {url}\n")
     sys.stdout.flush()
     server = _Server(config, feed)
     stop = Stop.on_signals()
@@ -172,13 +142,3 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._feed.end()
         await super().shutdown(sockets)
-
-
-def _listen(chosen: Options) -> socket.socket:
-    try:
-        return metrics_port.listen(chosen.host, chosen.port)
-    except OSError as error:
-        raise Refused(
-            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror or error}. Stop the program that uses this "
-            "port, or choose another one with --port and --host."
-        ) from error

@@ -29,7 +29,7 @@ from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 FIRST_SECONDS = 1.2
-"""How long Redis and Kafka may take for their first answer. What the other one says is shown within two seconds."""
+"""How long Redis and Kafka may take for their first answer: if one is away, the other is shown within two seconds."""
 _SECONDS = 5.0
 _OLDEST_SECONDS = 2.0
 _TOPICS_SECONDS = 6.0
@@ -182,29 +182,31 @@ class Observer:
     async def observe(self) -> Observation:
         """Read Redis and Kafka. What cannot be read in time is a result as well."""
         at = time.time() * 1000
-        memories, started = await asyncio.gather(
+        redis, kafka, oldest = None, None, None
+        (memories, no_redis), (reader, no_kafka) = await asyncio.gather(
             _result("Redis", self._store.memories(), self._patience), _result("Kafka", self._started(), self._patience)
         )
         # The end offsets are read before the positions: otherwise records that are published in between count as lag.
-        kafka = started if isinstance(started, str) else await _result("Kafka", self._read_kafka(started), _SECONDS)
+        if reader is not None:
+            kafka, no_kafka = await _result("Kafka", self._read_kafka(reader), _SECONDS)
         asked_at = time.monotonic()
-        redis = memories if isinstance(memories, str) else await _result("Redis", self._read_redis(memories), _SECONDS)
+        if memories is not None:
+            redis, no_redis = await _result("Redis", self._read_redis(memories), _SECONDS)
         seconds = time.monotonic() - asked_at
-        if isinstance(redis, str):
-            redis = await self._with_silent_shards(redis)
-        oldest = None
-        if not isinstance(kafka, str) and not isinstance(redis, str):
+        if redis is None:
+            no_redis = await self._with_silent_shards(no_redis)
+        elif kafka is not None:
             times = self._oldest(_waiting(redis, kafka))
-            oldest = await _result("Kafka", times, max(self._patience, _OLDEST_SECONDS))
-        if isinstance(kafka, str) or isinstance(oldest, str):
+            oldest, _ = await _result("Kafka", times, max(self._patience, _OLDEST_SECONDS))
+        if kafka is None or (redis is not None and oldest is None):
             await self.close()
         return Observation(
             at=at,
-            redis=None if isinstance(redis, str) else redis,
-            redis_unknown=redis if isinstance(redis, str) else "",
-            kafka=None if isinstance(kafka, str) else kafka,
-            kafka_unknown=kafka if isinstance(kafka, str) else "",
-            oldest=None if isinstance(oldest, str) else oldest,
+            redis=redis,
+            redis_unknown=no_redis,
+            kafka=kafka,
+            kafka_unknown=no_kafka,
+            oldest=oldest,
             redis_seconds=seconds,
             prefix=self._settings.topic_prefix,
             expected=self._settings.expected_projectors,
@@ -251,12 +253,10 @@ class Observer:
 
     async def _with_silent_shards(self, why: str) -> str:
         """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""
-        if not self._store.sharded:
+        found, _ = await _result("Redis", self._store.silent_shards(), FIRST_SECONDS)
+        silent, shards = found or ([], 0)
+        if not silent:
             return why
-        found = await _result("Redis", self._store.silent_shards(), FIRST_SECONDS)
-        if isinstance(found, str) or not found[0]:
-            return why
-        silent, shards = found
         return f"{len(silent)} of its {shards} shards do not answer: {', '.join(silent)} ({why})"
 
     async def _oldest(self, waiting: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
@@ -279,17 +279,17 @@ async def observe(store: Store, settings: ProjectorSettings, patience: float = F
         await observer.close()
 
 
-async def _result(server: str, reading: Awaitable[T], seconds: float) -> T | str:
-    """Returns what was read, or why it could not be read."""
+async def _result(server: str, reading: Awaitable[T], seconds: float) -> tuple[T | None, str]:
+    """Returns what was read; None if it could not be read, and then why."""
     try:
         async with asyncio.timeout(seconds):
-            return await reading
+            return await reading, ""
     except TimeoutError:
-        return f"{server} does not answer within {seconds:g} s"
+        return None, f"{server} does not answer within {seconds:g} s"
     except ProjectorError as error:
-        return str(error)
+        return None, str(error)
     except Exception as error:  # noqa: BLE001 - neither the projector nor a page may end because it cannot be measured
-        return defect.report("an observation", error)
+        return None, defect.report("an observation", error)
 
 
 def _waiting(redis: RedisPart, kafka: KafkaPart) -> dict[Partition, tuple[int, int]]:

@@ -129,10 +129,9 @@ def reported(writer: Writer) -> Iterator[Problem]:
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
-    for text, label in zip_longest(said.problems, said.kinds, fillvalue=""):
+    for text, label, line in zip_longest(said.problems, said.kinds, said.of_lines, fillvalue=""):
         if label not in _STATES:
-            line = text.partition(":")[0]
-            yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
+            yield problem.Reported(line, (writer.id,), label, text)
 
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
@@ -263,7 +262,9 @@ class Lasting:
         return problem.NotAdvancing(line.health.name, (), records, max(stuck.values()), partitions)
 
     def _without_partitions(self, line: WatchedLine, found: Observation, now: float) -> Problem | None:
-        """Partitions that belong to no living projector. A projector without any is a spare one if others have all."""
+        """Returns that partitions belong to no living projector. While the others have all of them, a projector that
+        has none is a spare one, which is no problem.
+        """
         name, unowned = line.health.name, _unowned(line, found)
         if not unowned:
             self._owned_at[name] = now

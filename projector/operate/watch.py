@@ -6,14 +6,15 @@ The metrics server asks from its own threads. So it notices if the event loop st
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from leadview.instruments import family
-from leadview.metrics_port import Health
+from leadview.metrics_port import Health, MetricsServer, responds
+from projector.errors import cannot_listen
 from projector.ledger.breaks import BREAKS
 from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
@@ -87,6 +88,7 @@ class Watch(Collector):
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
             problems=[str(say(problem)) for problem in own],
             kinds=[problem.label for problem in own],
+            of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
             measured_at=measured_at,
             complete_until=complete_until,
             prefix=self._settings.topic_prefix,
@@ -164,6 +166,30 @@ def _parts(found: Observation) -> Iterator[Metric]:
         unverified = {(topic.name, kind): 0 for topic in found.kafka.topics for kind in BREAKS}
         unverified |= {(it.topic, it.kind): 1 for it in lost}
     yield family(metrics.UNVERIFIED_TOPIC, unverified)
+
+
+@contextmanager
+def metrics_port(
+    settings: ProjectorSettings,
+    registry: CollectorRegistry,
+    health: Callable[[], Health],
+    live: Callable[[], Health] = responds,
+) -> Iterator[None]:
+    """Serve metrics and health until the block ends, if the settings have a port for them. Raises Refused if it is not
+    free.
+    """
+    if settings.metrics_port is None:
+        yield
+        return
+    host, port = settings.metrics_host, settings.metrics_port
+    try:
+        server = MetricsServer(host, port, registry, health, live=live)
+    except OSError as error:
+        raise cannot_listen(host, port, error, "LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT") from error
+    try:
+        yield
+    finally:
+        server.close()
 
 
 @asynccontextmanager

@@ -29,10 +29,13 @@ class Said(msgspec.Struct, frozen=True):
     detail: str = ""
     command: str = ""
 
+    @property
+    def more(self) -> str:
+        return " ".join(filter(None, (self.detail, self.command)))
+
     def __str__(self) -> str:
         verdict = ": ".join(filter(None, (self.what, self.advice)))
-        more = " ".join(filter(None, (self.detail, self.command)))
-        return f"{verdict}. {more}" if more else verdict
+        return f"{verdict}. {self.more}" if self.more else verdict
 
 
 def headline(problems: Sequence[Said]) -> str:
@@ -84,7 +87,7 @@ def _where(about: Problem) -> tuple[str, ...]:
 
 
 def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each kind
-    """Returns what is wrong, what to do, the page, and perhaps a detail and a command."""
+    """Returns what is wrong, what to do, the page that says more, and perhaps a detail and a command to paste."""
     page = f"runbook.md#{about.label}"
     match about:
         case problem.RedisUnknown(reason):
@@ -93,19 +96,27 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.KafkaUnknown(reason):
             return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
         case problem.TopicMissing(topics, allowed=False):
-            advice = "let the user of the projector read and describe it, or correct LEADVIEW_TOPIC_PREFIX"
-            return f"{_topics(topics)}: this user may not read it", advice, page
+            return (
+                f"{_topics(topics)}: this user may not read it",
+                "let the user of the projector read and describe it, or correct LEADVIEW_TOPIC_PREFIX",
+                page,
+            )
         case problem.TopicMissing(topics):
-            advice = "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX"
-            return f"{_topics(topics)}: missing", advice, page
+            return (
+                f"{_topics(topics)}: missing",
+                "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX",
+                page,
+            )
         case problem.TopicUnserved(topics):
-            what = f"{_topics(topics)}: not served, because partitions have no leader"
-            return what, "repair the brokers of Kafka", page
+            return (
+                f"{_topics(topics)}: not served, because partitions have no leader",
+                "repair the brokers of Kafka",
+                page,
+            )
         case problem.TopicNotCompacted(topics, policies, compacted):
             named = _topics([f"{topic} ({policy})" for topic, policy in zip(topics, policies, strict=True)])
             state = "compacted, but its old records are deleted as well" if compacted else "not compacted"
-            advice = "records that are still needed would vanish: set cleanup.policy=compact"
-            return f"{named}: {state}", advice, page
+            return f"{named}: {state}", "records that are still needed would vanish: set cleanup.policy=compact", page
         case problem.TopicRecreated(topics, noticed_at, former_id, topic_id, access):
             lost = isinstance(about, problem.TopicTruncated)
             happened = "has lost records that were applied" if lost else "was deleted and created again"
@@ -116,16 +127,23 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             what = f"{_topics(topics)} {happened}, so what is served may be what Kafka no longer has"
             return what, _publish_again(access=access), page, detail
         case problem.RedisEvicts(policies):
-            what = f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})"
-            return what, "documents would vanish. Set its maxmemory-policy to noeviction", page
-        case problem.RedisFull():
-            advice = "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)"
-            return "Redis is full", advice, page
-        case problem.RedisRefusesWrites(reason):
-            advice = (
-                f"{reason.rstrip('.')}. Nothing is applied until Redis accepts writes: repair its replicas or its disk"
+            return (
+                f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
+                "documents would vanish. Set its maxmemory-policy to noeviction",
+                page,
             )
-            return "Redis refuses writes", advice, page
+        case problem.RedisFull():
+            return (
+                "Redis is full",
+                "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
+                page,
+            )
+        case problem.RedisRefusesWrites(reason):
+            return (
+                "Redis refuses writes",
+                f"{reason.rstrip('.')}. Nothing is applied until Redis accepts writes: repair its replicas or its disk",
+                page,
+            )
         case problem.RedisEmpty(filling):
             advice = (
                 "a projector fills it from the topics, and the API answers 503 until then"
@@ -150,73 +168,112 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             if silent:  # beside one that stands still, a new one would only hide it
                 found = f"look whether {', '.join(silent)} still exists and stands still"
                 start = f"{found}: continue it, or end it and {start}"
-            advice = f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)"
-            return "no projector is running", advice, "runbook.md#leadviewnoprojector"
+            return (
+                "no projector is running",
+                f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)",
+                "runbook.md#leadviewnoprojector",
+            )
         case problem.FewProjectors(alive, expected):
-            what = f"{alive} of {expected} projectors are running"
-            return what, "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS", page
+            return (
+                f"{alive} of {expected} projectors are running",
+                "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS",
+                page,
+            )
         case problem.OtherSettings(programs, setting, theirs, others):
-            what = f"{setting} is {theirs} in {', '.join(programs)}, and {others} in others"
-            return what, "correct the one that is wrong, and restart it: all programs need the same value", page
+            return (
+                f"{setting} is {theirs} in {', '.join(programs)}, and {others} in others",
+                "correct the one that is wrong, and restart it: all programs need the same value",
+                page,
+            )
         case problem.Halted(line, _, trouble):
-            advice = "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
             text, *more = _halted(trouble)
-            return f"line {line} is stopped: {text}", advice, "dead-letters.md#a-halted-line", *more
+            return (
+                f"line {line} is stopped: {text}",
+                "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
+                "dead-letters.md#a-halted-line",
+                *more,
+            )
         case problem.Failing(line, programs, trouble):
             return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
         case problem.StandingBy(line, programs, trouble):
             on = f" on {', '.join(programs)}" if programs else ""
-            advice = f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)"
-            return f"line {line} is standing by: {words.trouble(trouble)}", advice, "runbook.md#leadviewstandingby"
-        case problem.NotAdvancing(line, programs, records, seconds, partitions):
-            what = (
-                f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s "
-                f"({', '.join(partitions)})"
+            return (
+                f"line {line} is standing by: {words.trouble(trouble)}",
+                f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)",
+                "runbook.md#leadviewstandingby",
             )
-            return what, _log(programs), page
+        case problem.NotAdvancing(line, programs, records, seconds, partitions):
+            where = ", ".join(partitions)
+            return (
+                f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s ({where})",
+                _log(programs),
+                page,
+            )
         case problem.NoPartitions(line, _, partitions, spare):
             own = ". This line has none" if spare else ""
-            advice = "check that every projector may join the consumer group, and that none stands by"
-            return f"{line}: {partitions} partitions belong to no projector{own}", advice, page
+            return (
+                f"{line}: {partitions} partitions belong to no projector{own}",
+                "check that every projector may join the consumer group, and that none stands by",
+                page,
+            )
         case problem.Reported(_, programs, label, text):
             return text.rstrip("."), _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
         case problem.AccessAsBefore(keys):
             named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
-            what = f"bad records of {named}: what they should have changed is as before; a revoked key may still work"
-            advice = "`dead-letters list` says why; let the core product publish them again"
-            return what, advice, "runbook.md#leadviewaccessrecordsparked"
+            return (
+                f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
+                "`dead-letters list` says why; let the core product publish them again",
+                "runbook.md#leadviewaccessrecordsparked",
+            )
         case problem.Stale(records, seconds):
             wait = "record waits" if records == 1 else "records wait"
-            what = f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}"
             return (
-                what,
+                f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}",
                 "the projectors are too slow: start more of them (docs/capacity.md)",
                 "runbook.md#leadviewstale",
             )
         case problem.RebuildDue(live, program):
-            what = f"rebuild due: this program has mapping version {program}, the live generation {live}"
-            advice = "run `rebuild` (docs/rebuild.md), or deploy the older version again"
-            return what, advice, "runbook.md#leadviewrebuilddue"
+            return (
+                f"rebuild due: this program has mapping version {program}, the live generation {live}",
+                "run `rebuild` (docs/rebuild.md), or deploy the older version again",
+                "runbook.md#leadviewrebuilddue",
+            )
         case problem.GenerationUnfilled(number):
-            what = f"generation {number} is not complete, and no rebuild is running"
-            return what, f"run `rebuild` to continue it, or run `drop {number}`", "rebuild.md"
+            return (
+                f"generation {number} is not complete, and no rebuild is running",
+                f"run `rebuild` to continue it, or run `drop {number}`",
+                "rebuild.md",
+            )
         case problem.GenerationUnwritten(number, mapping):
-            what = f"generation {number} is not written any more: no projector has mapping version {mapping}"
-            return what, f"deploy that program again before you promote it, or run `drop {number}`", "rebuild.md"
+            return (
+                f"generation {number} is not written any more: no projector has mapping version {mapping}",
+                f"deploy that program again before you promote it, or run `drop {number}`",
+                "rebuild.md",
+            )
         case problem.OtherLayout(layout):
-            what = f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory"
-            advice = "if no program uses it any more, remove it"
-            return what, advice, "upgrading.md#remove-what-another-layout-left"
+            return (
+                f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory",
+                "if no program uses it any more, remove it",
+                "upgrading.md#remove-what-another-layout-left",
+            )
         case problem.DeadLetters(count):
-            advice = "`dead-letters list` says why these records are bad (docs/dead-letters.md)"
-            return f"dead letters: {count:,}", advice, "dead-letters.md"
+            return (
+                f"dead letters: {count:,}",
+                "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
+                "dead-letters.md",
+            )
         case problem.Silent(program, role, seconds):
-            what = f"silent for {seconds:.0f} s: {role} {program}"
-            advice = "it has crashed, stands still, or cannot reach Redis"
-            return what, advice, "runbook.md#few_projectors"
+            return (
+                f"silent for {seconds:.0f} s: {program_of(role)} {program}",
+                "it has crashed, stands still, or cannot reach Redis",
+                "runbook.md#few_projectors",
+            )
         case problem.RedisNearlyFull(used):
-            what = f"the memory of Redis is {used:.0%} used"
-            return what, "raise its maxmemory (docs/capacity.md)", "runbook.md#leadviewredismemory"
+            return (
+                f"the memory of Redis is {used:.0%} used",
+                "raise its maxmemory (docs/capacity.md)",
+                "runbook.md#leadviewredismemory",
+            )
         case _:
             assert_never(about)
 
@@ -259,6 +316,11 @@ def _publish_again(*, access: bool) -> str:
         f"{publish} run `verify`, which ends this problem if nothing differs. If something does, run `rebuild`, look "
         "at `verify --next`, and `promote`, with --force only if what is missing is gone on purpose"
     )
+
+
+def program_of(role: str) -> str:
+    """Returns what a program that writes is called: a projector, or by its command."""
+    return "projector" if role == "run" else role
 
 
 def duration(seconds: float) -> str:

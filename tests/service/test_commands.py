@@ -22,10 +22,11 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.mark.apache
-def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
+@pytest.mark.parametrize("words", [("run",), ("verify", "--continuous")], ids=" ".join)
+def test_the_metrics_port_is_taken(leadview: Leadview, words: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        done = leadview.run("run", metrics_port=port)
+        done = leadview.run(*words, metrics_port=port)
     assert done.status == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
     assert "LEADVIEW_METRICS_PORT" in done.stderr

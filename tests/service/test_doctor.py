@@ -380,6 +380,14 @@ def test_without_tls_keys_are_sent_to_this_machine_only(
     assert_found(through("http://leadview.invalid", certificate.certificate, caller.key), EVERY_RULE, {"HTTPS"})
 
 
+def test_nothing_is_looked_at_where_nobody_listens(certificate: Certificate) -> None:
+    port = free_port()
+    for scheme, how in (("http", ""), ("https", " with TLS")):
+        done = through(f"{scheme}://127.0.0.1:{port}", certificate.certificate)
+        assert_found(done, EVERY_RULE, {"HTTPS"})
+        assert f"127.0.0.1:{port} cannot be reached{how} (" in done
+
+
 def test_a_certificate_that_ends_soon() -> None:
     """Of two days, a tenth is left."""
     [rule] = [rule for rule in RULES if rule.name == "certificate is renewed"]

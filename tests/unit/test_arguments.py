@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from devstack.programs import environment
+from projector.commands.argument_types import read_key
 from projector.commands.arguments import parse, parser_of
 from projector.commands.operator import Operator
 from projector.dead_letter import DeadLetter
@@ -70,8 +71,10 @@ def test_every_command_has_help_and_a_version() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(["run", "--processes", "0"], "not a number of processes from 1", id="no process"),
-        pytest.param(["run", "--processes", "two"], "not a number of processes from 1", id="processes in words"),
+        pytest.param(["run", "--processes", "0"], "write an integer from 1 to 256", id="no process"),
+        pytest.param(["run", "--processes", "two"], "not a number of processes", id="processes in words"),
+        pytest.param(["console", "--port", "65536"], "'65536' is not a port: write an integer from 1", id="no port"),
+        pytest.param(["console", "--port", "-1"], "'-1' is not a port", id="a negative port"),
         pytest.param(["rebuild", "--lead", ID], "need their --organization", id="a lead of which organization"),
         pytest.param(["rebuild", "--contact", ID], "need their --organization", id="a contact of which organization"),
         pytest.param(
@@ -115,6 +118,17 @@ def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[
     assert (ended.value.code, said in error, "lv_live" in error) == (2, True, False)
 
 
+def test_no_key_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But Ctrl-D, which ends the input of a terminal."""
+
+    def ended(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", ended)
+    assert read_key() == ""
+
+
 def test_accepted_records() -> None:
     arguments = parse([*ACCEPT, "crm.leads:0:7", "crm.leads:1:120-420", "--note", " an import\nof 2024 "])
     assert [str(record) for record in arguments.records] == ["crm.leads:0:7", "crm.leads:1:120-420"]
@@ -135,6 +149,14 @@ def test_accepted_records() -> None:
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, str], named: str) -> None:
     done = call("status", environment=environment(**settings))
     assert (done.status, done.stdout, named in done.stderr) == (2, "", True), done.output
+
+
+@pytest.mark.parametrize("words", ["doctor --api", f"show organization {crm.ORGANIZATION}"])
+def test_a_setting_of_the_api_that_cannot_work_is_named(words: str) -> None:
+    """By the commands that read those settings. Nothing is asked from Redis before."""
+    done = call(*words.split(), environment=environment(key_rate_limit="many", redis_url="redis://127.0.0.1:1"))
+    said = "LEADVIEW_KEY_RATE_LIMIT='many' is not valid: write a rate limit as requests/time"
+    assert (done.status, done.stdout, done.stderr.startswith(said)) == (2, "", True), done.output
 
 
 LONG = "[bold]a reason[/] " * 20

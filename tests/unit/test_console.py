@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from leadview.metrics_port import url
 from projector.console import pages
-from projector.console.api_figures import SECONDS, Counts, Recent, counts, figures
+from projector.console.api_figures import SECONDS, Reading, Recent, counts, figures
 from projector.console.feed import SHARE, pause
 from projector.console.picture import Totals, picture, totals
-from projector.console.server import options
+from projector.console.server import checked_tokens
 from projector.errors import Refused
 from projector.operate.observe import Observation
 from schemas.settings import ApiSettings
@@ -28,7 +29,7 @@ leadview_api_ready_workers 2
 """
 
 
-def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Counts:  # noqa: A002
+def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Reading:  # noqa: A002
     return counts([METRICS.format(ok=ok, refused=refused, fast=fast, all=all)] * 2, at)
 
 
@@ -48,7 +49,7 @@ def test_figures_of_two_metrics_ports() -> None:
         pytest.param(taken(10, 5, 5, 9, 9), taken(12, 5, 5, 9, 9), id="no request"),
     ],
 )
-def test_without_requests_there_is_no_latency(before: Counts, after: Counts) -> None:
+def test_without_requests_there_is_no_latency(before: Reading, after: Reading) -> None:
     found = figures(before, after)
     assert (found.requests, found.p50, found.p99) == (0.0, None, None)
 
@@ -65,8 +66,9 @@ def arguments(**given: object) -> argparse.Namespace:
 
 
 def test_it_is_for_this_machine_alone_by_default() -> None:
-    assert options(arguments(), ApiSettings()).tokens == {}
-    assert options(arguments(host="::1"), ApiSettings()).url == "http://[::1]:8001"
+    assert checked_tokens(arguments(), ApiSettings()) == {}
+    assert checked_tokens(arguments(host="::1"), ApiSettings()) == {}
+    assert url("::1", 8001) == "http://[::1]:8001"
 
 
 @pytest.mark.parametrize(
@@ -86,15 +88,15 @@ def test_wrong_options(given: dict[str, Any], said: str, tmp_path: Path) -> None
         (tmp_path / "tokens").write_text(text)
         given["token_file"] = tmp_path / "tokens"
     with pytest.raises(Refused, match=said) as refused:
-        options(arguments(**given), ApiSettings())
+        checked_tokens(arguments(**given), ApiSettings())
     assert "secret" not in str(refused.value), "a token is never quoted"
 
 
 def test_tokens_of_several_people(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# who may look\nada:{'a' * 32}\n\ngrace@night:{'g' * 40}\n")
-    found = options(arguments(token_file=path, host="0.0.0.0"), ApiSettings())  # noqa: S104
-    assert found.tokens == {"a" * 32: "ada", "g" * 40: "grace@night"}
+    found = checked_tokens(arguments(token_file=path, host="0.0.0.0"), ApiSettings())  # noqa: S104
+    assert found == {"a" * 32: "ada", "g" * 40: "grace@night"}
 
 
 def test_pages_of_the_documentation_have_their_anchors() -> None:

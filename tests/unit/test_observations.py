@@ -292,6 +292,7 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     assert watch.live().healthy
     condition = watch.condition()
     assert condition.troubles == {"documents": trouble}
+    assert condition.of_lines == ["documents"]
     assert (condition.prefix, condition.group) == ("crn.", "other"), "a difference between programs is a problem"
     assert [kind for kind, count in found.items() if "_problems " in kind and count] == [
         f"leadview_projector_problems {condition.kinds[0]}"
@@ -334,6 +335,6 @@ def test_a_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_
     wait_until(watch.problems, "it has failed for longer than that")
     [said] = watch.condition().problems
     assert re.match(r"jobs: no step has succeeded for \d+ s \(NOPERM srem\)", said)
-    assert watch.condition().kinds == ["no_step"]
+    assert (watch.condition().kinds, watch.condition().of_lines) == (["no_step"], ["jobs"])
     watch.jobs.succeeded()
     assert watch.problems() == []

@@ -2,13 +2,17 @@
 
 import time
 from functools import cache
+from io import StringIO
+from itertools import islice
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from docs.generate.troubles import ROWS
 from projector import problem
+from projector.commands import status
 from projector.console import pages
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
@@ -37,6 +41,7 @@ def projector(
     age_ms: int = 100,
     problems: tuple[str, ...] = (),
     kinds: tuple[str, ...] = (),
+    of_lines: tuple[str, ...] = (),
     mapping: int = VERSION,
     troubles: dict[str, LineTrouble] = {},  # noqa: B006 - never changed
     started_ms_ago: int | None = None,
@@ -51,6 +56,7 @@ def projector(
         troubles=troubles,
         problems=list(problems),
         kinds=list(kinds),
+        of_lines=list(of_lines),
     )
     return Writer("host-1-ab", age_ms, said)
 
@@ -201,8 +207,11 @@ HALTED = RUNNING | {"documents": "halted: bad"}
 
 
 def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
-    """Returns a projector that says this of itself. `said` has the kind of each text."""
-    return projector(lines, problems=(*said,), kinds=(*said.values(),))
+    """Returns a projector that says this of itself. `said` has the kind of each text, which begins with its line here.
+    The line is said apart from the text as well: no program takes it out of the words.
+    """
+    of_lines = [text.partition(":")[0] if text.partition(":")[0] in lines else "" for text in said]
+    return projector(lines, problems=(*said,), kinds=(*said.values(),), of_lines=(*of_lines,))
 
 
 @pytest.mark.parametrize(
@@ -280,6 +289,18 @@ def test_what_only_follows_from_another_problem_is_not_said(found: Observation, 
     assert [problem.what for problem in wrong(found)] == said
 
 
+def test_words_do_not_say_which_line_a_problem_is_of() -> None:
+    """Only the heartbeat's own field does, which a former version does not have."""
+    late, halted = ("of documents: late",), {"documents": "halted: bad"}
+    known = projector(halted, problems=late, kinds=("not_advancing",), of_lines=("documents",))
+    assert [problem.what for problem in wrong(survey(redis(known), kafka()))] == ["line documents is stopped: bad"]
+    former = projector(halted, problems=("documents: late",), kinds=("not_advancing",))
+    assert [problem.what for problem in wrong(survey(redis(former), kafka()))] == [
+        "line documents is stopped: bad",
+        "documents: late",
+    ]
+
+
 def test_the_page_of_what_a_projector_says() -> None:
     known, unknown = projector(problems=("x",), kinds=("no_step",)), projector(problems=("x",))
     assert [problem.page for problem in wrong(survey(redis(known), kafka()))] == ["runbook.md#no_step"]
@@ -312,6 +333,11 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     )
     assert "(docs/dead-letters.md). The last one is crm.leads:0:3" in str(problem)
     assert str(problem).endswith(f"for good: {command}")
+    printed = StringIO()
+    console = Console(file=printed, width=500, soft_wrap=True)
+    for part in islice(status.parts(survey(redis(halted), kafka())), 2):
+        console.print(part)
+    assert printed.getvalue() == f"{headline([problem])}\n  {problem.detail} {command}\n"
 
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
@@ -452,6 +478,11 @@ SILENT = ["silent for 9 s"]
 def test_notes(found: Observation, said: list[str]) -> None:
     """They are no problems. A projector that was replaced is forgotten."""
     assert [str(note).partition(":")[0] for note in notes(found)] == said
+
+
+def test_a_silent_program_is_called_what_it_is() -> None:
+    [silent] = notes(seen(projector(), projector(age_ms=9000)))
+    assert silent.what == "silent for 9 s: projector host-1-ab"
 
 
 @pytest.mark.parametrize(

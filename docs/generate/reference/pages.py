@@ -122,13 +122,6 @@ def to_html(markdown: str) -> str:
     return html.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
 
 
-def blocks(markdown: str) -> Iterator[tuple[str, str]]:
-    """Yields the language and the text of each sample that can be run as it is."""
-    for token in MarkdownIt("commonmark").parse(markdown):
-        if token.type == "fence" and token.info in LANGUAGES:
-            yield token.info, token.content
-
-
 def _read(path: Path) -> str:
     return path.read_text("utf-8")
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
-from enum import Enum
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -15,8 +15,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.ledger import copies
 from projector.operate.explain import records, stored
-from projector.operate.explain.records import Applied, BadField, Published, Told
-from projector.operate.explain.stored import Place, Refusal, StoredEntity, StoredKey, StoredOrganization
+from projector.operate.explain.records import BadField, Projected, Published, Told
+from projector.operate.explain.stored import FoundAt, Refusal, StoredEntity, StoredKey, StoredOrganization
 from projector.record import Partition, Record, entity_key
 from projector.redis.store import Store
 from schemas import names
@@ -116,19 +116,22 @@ class AboutRecord(msgspec.Struct, frozen=True):
     published: Published | None = None
 
 
-class Gap(Enum):
-    """Why nothing is known: there is no such record, or Redis and Kafka do not know the id (not all of Kafka was read
-    in time), or the search took too long, or it is neither an id nor coordinates, but perhaps a request id.
-    """
+Gap = Literal[
+    "no partition",
+    "not yet",
+    "deleted by Kafka",
+    "compacted",
+    "unheard of",
+    "not read",
+    "not finished",
+    "no question",
+]
+"""Why nothing is known.
 
-    NO_PARTITION = "no partition"
-    NOT_YET = "not yet"
-    DELETED = "deleted by Kafka"
-    COMPACTED = "compacted"
-    UNHEARD_OF = "unheard of"
-    NOT_READ = "not read"
-    NOT_FINISHED = "not finished"
-    NO_QUESTION = "no question"
+There is no such record: there is no such partition, or the record was not published yet, or Kafka has deleted or
+compacted it. Or Redis and Kafka do not know the id, or do not know it as far as Kafka could be read in time. Or the
+search took too long. Or what was asked is neither an id nor coordinates, but perhaps a request id.
+"""
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -167,7 +170,7 @@ class Explainer:
             case KeyHash() as asked:
                 return [await self._of_hash(asked)]
             case None:
-                return [Nothing(Gap.NO_QUESTION)]
+                return [Nothing("no question")]
 
     async def organization(self, organization: str, *, kafka: bool = True) -> AboutOrganization:
         """Explain an organization. Without `kafka`, its records are not read."""
@@ -220,7 +223,7 @@ class Explainer:
         try:
             place = await self._search(id=asked.id)
         except TimeoutError:
-            return [Nothing(Gap.NOT_FINISHED, asked.id), await self._of_stranger(asked.id, asked.id, None)]
+            return [Nothing("not finished", asked.id), await self._of_stranger(asked.id, asked.id, None)]
         if place is None:
             return [await self._of_stranger(asked.id, asked.id, None)]
         if isinstance(place.kind, Resource):
@@ -231,12 +234,12 @@ class Explainer:
         try:
             place = await self._search(key_hash=asked.hash)
         except TimeoutError:
-            return Nothing(Gap.NOT_FINISHED, asked.hash)
+            return Nothing("not finished", asked.hash)
         if place is None:
             return await stored.no_such_key(self._store, asked.hash)
         return await self.key(place.owner, key_hash=asked.hash)
 
-    async def _search(self, *, id: str = "", key_hash: str = "") -> Place | None:  # noqa: A002
+    async def _search(self, *, id: str = "", key_hash: str = "") -> FoundAt | None:  # noqa: A002
         """Raises TimeoutError, too."""
         search = stored.search(self._store, id=id, key_hash=key_hash, patient=True)
         async with asyncio.timeout(_SEARCH_SECONDS), aclosing(search) as places:
@@ -248,7 +251,7 @@ class Explainer:
         """Nothing is stored of it: perhaps Kafka knows it."""
         found = await records.newest(self.settings, KINDS, ending.encode())
         if not found.records:
-            return Nothing(Gap.UNHEARD_OF if found.all else Gap.NOT_READ, id_, refusal=refusal)
+            return Nothing("unheard of" if found.all else "not read", id_, refusal=refusal)
         newest = max(found.records, key=_age)
         of_kind = [record for record in found.records if record.kind is newest.kind]
         return AboutRecord(newest, await self._told(of_kind, None), records.bad_field(newest), found)
@@ -278,11 +281,11 @@ class Explainer:
     async def _no_record(self, asked: Coordinates, span: tuple[int, int] | None) -> Nothing:
         place = names.dead_letter(*asked.partition, asked.offset)
         if span is None:
-            return Nothing(Gap.NO_PARTITION, place)
+            return Nothing("no partition", place)
         if asked.offset >= span[1]:
-            return Nothing(Gap.NOT_YET, place, span[1])
+            return Nothing("not yet", place, span[1])
         [letter] = await self._dead_letters([place])
-        return Nothing(Gap.DELETED if asked.offset < span[0] else Gap.COMPACTED, place, span[0], letter)
+        return Nothing("deleted by Kafka" if asked.offset < span[0] else "compacted", place, span[0], letter)
 
     async def _told(self, found: Sequence[Record], head: Head | None, *, whole: bool = False) -> list[Told]:
         """Returns what became of these records. `head` is that of what is stored of their entity."""
@@ -292,7 +295,7 @@ class Explainer:
         partitions = {Partition(each.topic, each.partition) for each in found}
         positions = {at: control.position(at) for at in partitions}
         offsets = {at: position.offset for at, position in positions.items() if position}
-        return records.told(found, Applied(offsets, {letter.field: letter for letter in letters}, head), whole=whole)
+        return records.told(found, Projected(offsets, {letter.field: letter for letter in letters}, head), whole=whole)
 
     async def _dead_letters(self, places: Sequence[str]) -> list[DeadLetter | None]:
         values = await self._store.ask_one(b"HMGET", names.DEAD_LETTERS, *places) if places else []

@@ -3,9 +3,8 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -38,7 +37,7 @@ class Published(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Projected(msgspec.Struct, frozen=True):
     """How far the projection is: the next offset of each partition, the dead letters by their coordinates, and the head
     of what is stored of the entity; None if nothing is.
     """
@@ -48,26 +47,26 @@ class Applied(msgspec.Struct, frozen=True):
     head: Head | None
 
 
-class Outcome(Enum):
-    """What became of a record.
+Fate = Literal[
+    "waits",
+    "parked",
+    "bad",
+    "shown",
+    "deleted",
+    "outranked",
+    "older",
+    "replaced",
+    "replaced or older",
+    "not shown",
+    "not stored",
+]
+"""What became of a record.
 
-    It waits, or it is bad: then it is parked as a dead letter, or has none any more. Or it is good: readers see it (or
-    that it deleted the entity), or it was ignored, because what readers see now outranks it or because a version that
-    was replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. It must
-    not be that it is not shown although it is newer, or that nothing is stored of its entity.
-    """
-
-    WAITS = "waits"
-    PARKED = "parked"
-    BAD = "bad"
-    SHOWN = "shown"
-    DELETED = "deleted"
-    OUTRANKED = "outranked"
-    OLDER = "older"
-    REPLACED = "replaced"
-    REPLACED_OR_OLDER = "replaced or older"
-    NOT_SHOWN = "not shown"
-    NOT_STORED = "not stored"
+It waits, or it is bad: then it is parked as a dead letter, or has none any more. Or it is good: readers see it (or that
+it deleted the entity), or it was ignored, because what readers see now outranks it or because a version that was
+replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. It should never
+happen that a record is not shown although it is newer, or that nothing is stored of its entity.
+"""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -81,7 +80,7 @@ class Told(msgspec.Struct, frozen=True):
     record: str
     version: int | None
     time: int
-    outcome: Outcome
+    fate: Fate
     before: int = 0
     shown: Head | None = None
     reason: str = ""
@@ -139,7 +138,7 @@ async def at(
         raise Unavailable(f"Kafka does not answer within {_SECONDS:g} s") from None
 
 
-def told(records: Sequence[Record], applied: Applied, *, whole: bool = False) -> list[Told]:
+def told(records: Sequence[Record], projected: Projected, *, whole: bool = False) -> list[Told]:
     """Returns what became of these records of an entity, the newest first. `whole`: there were no others. Pure."""
     before: dict[int, int | None] = {}
     highest: dict[tuple[str, int], int] = {}
@@ -150,7 +149,7 @@ def told(records: Sequence[Record], applied: Applied, *, whole: bool = False) ->
         before[id(record)] = known if whole or known >= (version or 0) else None
         highest[at] = max(known, version or 0)
     newest_first = sorted(records, key=lambda record: (record.timestamp, record.offset), reverse=True)
-    return [_told(record, applied, before[id(record)]) for record in newest_first]
+    return [_told(record, projected, before[id(record)]) for record in newest_first]
 
 
 def bad(record: Record) -> BadRecord | None:
@@ -179,7 +178,7 @@ def bad_field(record: Record) -> BadField | None:
     return BadField(fault.path, fault.expected, msgspec.json.encode(found))
 
 
-def _told(record: Record, applied: Applied, before: int | None) -> Told:
+def _told(record: Record, projected: Projected, before: int | None) -> Told:
     """`before` is the highest version that came before it in its partition, 0 if there is none; None if it is not
     known."""
     try:
@@ -189,29 +188,29 @@ def _told(record: Record, applied: Applied, before: int | None) -> Told:
         version, time, reason = error.version, record.timestamp, error.reason
     place = names.dead_letter(record.topic, record.partition, record.offset)
     told = partial(Told, place, version, time)
-    position = applied.positions.get(Partition(record.topic, record.partition), 0)
+    position = projected.positions.get(Partition(record.topic, record.partition), 0)
     if record.offset >= position:
-        return told(Outcome.WAITS, before=record.offset - position)
-    if letter := applied.dead_letters.get(place):
-        return told(Outcome.PARKED, reason=letter.reason, accepted=letter.accepted)
+        return told("waits", before=record.offset - position)
+    if letter := projected.dead_letters.get(place):
+        return told("parked", reason=letter.reason, accepted=letter.accepted)
     if reason:
-        return told(Outcome.BAD, reason=reason)
-    if applied.head is None:
-        return told(Outcome.NOT_STORED)
-    outcome = _compared(record, version, applied.head, before)
-    return told(outcome, before=before or 0, shown=applied.head)
+        return told("bad", reason=reason)
+    if projected.head is None:
+        return told("not stored")
+    fate = _compared(record, version, projected.head, before)
+    return told(fate, before=before or 0, shown=projected.head)
 
 
-def _compared(record: Record, version: int | None, head: Head, before: int | None) -> Outcome:
+def _compared(record: Record, version: int | None, head: Head, before: int | None) -> Fate:
     """Returns what became of a good record that has been read."""
     if (head.partition, head.offset) == (record.partition, record.offset):
-        return Outcome.SHOWN if head.live else Outcome.DELETED
+        return "shown" if head.live else "deleted"
     if version is None:
-        return Outcome.REPLACED
+        return "replaced"
     if head.partition == record.partition and record.offset > head.offset:
-        return Outcome.OUTRANKED
+        return "outranked"
     if version > head.version:
-        return Outcome.NOT_SHOWN
+        return "not shown"
     if before is None:
-        return Outcome.REPLACED_OR_OLDER
-    return Outcome.OLDER if before >= version else Outcome.REPLACED
+        return "replaced or older"
+    return "older" if before >= version else "replaced"

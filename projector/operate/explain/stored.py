@@ -7,8 +7,7 @@ request. Nothing here contains or returns a key. Every read may raise Refused if
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -48,7 +47,7 @@ from schemas.settings import ApiSettings, Limit, limit
 from schemas.words import as_called
 
 SHARE = 0.2
-"""During at most so much of the time a command of a patient search is under way, so that readers do not notice it."""
+"""A patient search keeps Redis busy for at most this share of the time, so that readers do not notice it."""
 _PAUSE_SECONDS = 0.02
 _COUNTED = ("active", "revoked")
 
@@ -75,22 +74,22 @@ class Bucket(msgspec.Struct, frozen=True):
         return cls(scope, applied.quota, applied.window, bool(own.quota), found.remaining, found.wait / 1_000_000)
 
 
-class Check(Enum):
-    """A check of the API that fails. Until Redis is complete, and while the records of an organization that was
-    recreated are read again (`replaying`), the API answers 503 whatever the key is.
-    """
-
-    INCOMPLETE = "incomplete"
-    REPLAYING = "replaying"
-    NO_KEY = "no key"
-    MALFORMED = "malformed"
-    UNKNOWN_KEY = "unknown key"
-    REVOKED = "revoked"
-    EXPIRED = "expired"
-    UNKNOWN_ORGANIZATION = "unknown organization"
-    DELETED_ORGANIZATION = "deleted organization"
-    ACCESS_OFF = "access off"
-    USED_UP = "used up"
+AccessCheck = Literal[
+    "incomplete",
+    "replaying",
+    "no key",
+    "malformed",
+    "unknown key",
+    "revoked",
+    "expired",
+    "unknown organization",
+    "deleted organization",
+    "access off",
+    "used up",
+]
+"""A check of the API that fails. Until Redis is complete, and while the records of an organization that was recreated
+are read again (`replaying`), the API answers 503 whatever the key is.
+"""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -98,7 +97,7 @@ class Refusal(msgspec.Struct, frozen=True):
     has (ms since 1970), the limit that is used up, or what is wrong with the form of a key.
     """
 
-    check: Check
+    check: AccessCheck
     id: str = ""
     at: int = 0
     bucket: Bucket | None = None
@@ -110,18 +109,18 @@ class Refusal(msgspec.Struct, frozen=True):
         return _ANSWERS[self.check]
 
 
-_ANSWERS: Mapping[Check, tuple[str, int, str]] = {
-    Check.INCOMPLETE: ("-", 503, "service_unavailable"),
-    Check.REPLAYING: ("-", 503, "service_unavailable"),
-    Check.NO_KEY: ("3", 401, "missing_api_key"),
-    Check.MALFORMED: ("4", 401, "invalid_api_key"),
-    Check.UNKNOWN_KEY: ("5", 401, "invalid_api_key"),
-    Check.REVOKED: ("5", 401, "invalid_api_key"),
-    Check.EXPIRED: ("5", 401, "invalid_api_key"),
-    Check.UNKNOWN_ORGANIZATION: ("6", 403, "api_access_disabled"),
-    Check.DELETED_ORGANIZATION: ("6", 403, "api_access_disabled"),
-    Check.ACCESS_OFF: ("6", 403, "api_access_disabled"),
-    Check.USED_UP: ("7", 429, "rate_limit_exceeded"),
+_ANSWERS: Mapping[AccessCheck, tuple[str, int, str]] = {
+    "incomplete": ("-", 503, "service_unavailable"),
+    "replaying": ("-", 503, "service_unavailable"),
+    "no key": ("3", 401, "missing_api_key"),
+    "malformed": ("4", 401, "invalid_api_key"),
+    "unknown key": ("5", 401, "invalid_api_key"),
+    "revoked": ("5", 401, "invalid_api_key"),
+    "expired": ("5", 401, "invalid_api_key"),
+    "unknown organization": ("6", 403, "api_access_disabled"),
+    "deleted organization": ("6", 403, "api_access_disabled"),
+    "access off": ("6", 403, "api_access_disabled"),
+    "used up": ("7", 429, "rate_limit_exceeded"),
 }
 
 
@@ -193,7 +192,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     dead_letters: list[DeadLetter] = []
 
 
-class Place(NamedTuple):
+class FoundAt(NamedTuple):
     """Where something is stored: its kind, and the name of its organization's record."""
 
     kind: Kind
@@ -275,7 +274,7 @@ async def read_key(
 
 async def no_such_key(store: Store, key_hash: str | None) -> StoredKey:
     """Returns what is known of a key that is stored nowhere."""
-    check = Check.UNKNOWN_KEY if (await copies.require(store)).serves else Check.INCOMPLETE
+    check: AccessCheck = "unknown key" if (await copies.require(store)).serves else "incomplete"
     return StoredKey(key_hash, None, [], Refusal(check))
 
 
@@ -291,7 +290,7 @@ async def search(
     id: str = "",  # noqa: A002 - the field's own word
     key_hash: str = "",
     patient: bool = False,
-) -> AsyncGenerator[Place]:
+) -> AsyncGenerator[FoundAt]:
     """Yields where an entity or an API key with this id, or a key with this hash, is stored: it looks at every name in
     Redis. A place may come twice. With `patient`, Redis does something else during most of the time. Raises
     Unavailable.
@@ -310,11 +309,11 @@ async def search(
         since = time.monotonic()
 
 
-def _place(key: bytes, ending: bytes) -> Place | None:
+def _place(key: bytes, ending: bytes) -> FoundAt | None:
     if (match := names.OF_ACCESS.fullmatch(key)) and key in (match[1] + b"a" + ending, match[1] + ending):
-        return Place(API_KEY, match[1])
+        return FoundAt(API_KEY, match[1])
     if (match := names.IN_GENERATION.fullmatch(key)) and match[4] == ending and match[3] in BY_LETTER:
-        return Place(BY_LETTER[match[3]], match[1])
+        return FoundAt(BY_LETTER[match[3]], match[1])
     return None
 
 
@@ -353,12 +352,12 @@ def refusal_of_organization(head: Head | None, *, api_access: bool, replaying: b
     `head` is that of its stored record. While it is `replaying` its records, or Redis is not `complete`, the API
     answers 503 whatever the key is.
     """
-    checks = {
-        Check.INCOMPLETE: not complete,
-        Check.REPLAYING: replaying,
-        Check.UNKNOWN_ORGANIZATION: head is None,
-        Check.DELETED_ORGANIZATION: head is not None and not head.live,
-        Check.ACCESS_OFF: not api_access,
+    checks: dict[AccessCheck, bool] = {
+        "incomplete": not complete,
+        "replaying": replaying,
+        "unknown organization": head is None,
+        "deleted organization": head is not None and not head.live,
+        "access off": not api_access,
     }
     return next((Refusal(check) for check, fails in checks.items() if fails), None)
 
@@ -371,17 +370,17 @@ def refusal_of_key(
     `organization` is the refusal of its organization, and `api_keys` are those that the record of its hash lists. `now`
     is in milliseconds since 1970.
     """
-    if organization and organization.check in (Check.INCOMPLETE, Check.REPLAYING):
+    if organization and organization.check in ("incomplete", "replaying"):
         return organization
     if not api_keys:
-        return Refusal(Check.UNKNOWN_KEY)
+        return Refusal("unknown key")
     if revoked := [each for each in api_keys if each.status == "revoked"]:
-        return Refusal(Check.REVOKED, revoked[0].id)
+        return Refusal("revoked", revoked[0].id)
     if expired := [(each.expires_at, each.id) for each in api_keys if each.expires_at and each.expires_at <= now]:
         at, id_ = min(expired)
-        return Refusal(Check.EXPIRED, id_, at)
+        return Refusal("expired", id_, at)
     slowest = max(limits, key=lambda bucket: bucket.wait)
-    return organization or (Refusal(Check.USED_UP, bucket=slowest) if slowest.wait else None)
+    return organization or (Refusal("used up", bucket=slowest) if slowest.wait else None)
 
 
 async def _api_keys(store: Store, owner: bytes, record: bytes) -> list[ApiKey]:

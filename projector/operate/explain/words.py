@@ -14,8 +14,8 @@ from projector.operate.explain.explainer import (
     Gap,
     Nothing,
 )
-from projector.operate.explain.records import NEWEST, BadField, Outcome, Published, Told
-from projector.operate.explain.stored import Check, Refusal, StoredEntity, StoredKey, StoredOrganization
+from projector.operate.explain.records import NEWEST, BadField, Fate, Published, Told
+from projector.operate.explain.stored import AccessCheck, Refusal, StoredEntity, StoredKey, StoredOrganization
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
 from schemas.words import utc
@@ -26,7 +26,7 @@ _HIDDEN = "not shown: the console was started without --show-documents"
 _ACCESS = "runbook.md#why-is-a-key-refused"
 _ORDERING = "how-it-works.md#ordering-which-event-wins"
 
-State = Literal["well", "wrong", "waits", "plain"]
+Tone = Literal["well", "wrong", "waits", "plain"]
 """How it is meant: as it should be, refused or bad, under way, or neither."""
 
 
@@ -38,20 +38,20 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A record in Kafka, and what became of it: as an `Outcome`, and in words. `time` is RFC 3339."""
+    """A record in Kafka, and what became of it: its `Fate`, and the same in words. `time` is RFC 3339."""
 
     kind: str
     record: str
     version: int | None
     time: str
     outcome: str
-    state: State
+    state: Tone
 
 
 class Answer(msgspec.Struct, frozen=True):
     """About one thing. `verdict` says in a sentence what happened to it, `page` is a page in `docs` that says more.
 
-    `kind` is the same for programs: the `Check` that refuses a key (`accepted` if none does), the `Outcome` of a
+    `kind` is the same for programs: the `AccessCheck` that refuses a key (`accepted` if none does), the `Fate` of a
     record, whether an entity is `shown`, `deleted` or `not applied`, or why nothing is known.
 
     `events` are the records of it in Kafka, the newest first, as far as they were looked for. `document` is None also
@@ -61,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True):
     kind: str
     title: str
     verdict: str
-    state: State = "plain"
+    state: Tone = "plain"
     page: str = ""
     facts: list[Fact] = []
     events: list[Event] = []
@@ -69,51 +69,49 @@ class Answer(msgspec.Struct, frozen=True):
     document: Any = None
 
 
-REFUSALS: Mapping[Check, str] = {
-    Check.INCOMPLETE: (
+REFUSALS: Mapping[AccessCheck, str] = {
+    "incomplete": (
         "Redis does not hold everything yet, so the API answers 503 for the organizations of the parts that are not "
         "complete, until a projector has filled them. `status` shows how far it is."
     ),
-    Check.REPLAYING: (
+    "replaying": (
         "The organization was recreated after a delete, and its records are being read again from the topics. The API "
         "answers 503 until a projector has done this."
     ),
-    Check.NO_KEY: "No key was given. Send it as `Authorization: Bearer <key>`.",
-    Check.MALFORMED: "This is not a key of Leadview: {refusal.fault}. Redis is not even asked for it.",
-    Check.UNKNOWN_KEY: (
+    "no key": "No key was given. Send it as `Authorization: Bearer <key>`.",
+    "malformed": "This is not a key of Leadview: {refusal.fault}. Redis is not even asked for it.",
+    "unknown key": (
         "No key with this hash is stored: its event was not applied, or the API key or its organization is deleted. If "
         "the event was published, look at `dead-letters list` and `verify --access`."
     ),
-    Check.REVOKED: "The key is revoked, by the newest event of the API key {refusal.id}.",
-    Check.EXPIRED: "The key has expired at {at}, as the newest event of the API key {refusal.id} says.",
-    Check.UNKNOWN_ORGANIZATION: (
+    "revoked": "The key is revoked, by the newest event of the API key {refusal.id}.",
+    "expired": "The key has expired at {at}, as the newest event of the API key {refusal.id} says.",
+    "unknown organization": (
         "No event of this organization was applied. Publish its event with api_access true. If it was published, look "
         "at `dead-letters list` and `verify --access`."
     ),
-    Check.DELETED_ORGANIZATION: (
-        "The organization is deleted. Publish it again, with a higher version, if that is wrong."
-    ),
-    Check.ACCESS_OFF: "The newest event of the organization switches API access off. Publish one with api_access true.",
-    Check.USED_UP: (
+    "deleted organization": ("The organization is deleted. Publish it again, with a higher version, if that is wrong."),
+    "access off": "The newest event of the organization switches API access off. Publish one with api_access true.",
+    "used up": (
         "The limit of the {refusal.bucket.scope}, {refusal.bucket.quota} requests in {refusal.bucket.window} s, is "
         "used up for the next {refusal.bucket.wait:.1f} s."
     ),
 }
-OUTCOMES: Mapping[Outcome, tuple[State, str]] = {
-    Outcome.WAITS: ("waits", "waits to be applied: {told.before:,} offsets of its partition come before it"),
-    Outcome.PARKED: ("wrong", "is bad, and became a dead letter{accepted}: {told.reason}"),
-    Outcome.BAD: ("wrong", "is bad: {told.reason}. It has no dead letter any more"),
-    Outcome.SHOWN: ("well", "was applied, and is what readers see"),
-    Outcome.DELETED: ("well", "was applied: it deleted the entity"),
-    Outcome.OUTRANKED: (
+OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
+    "waits": ("waits", "waits to be applied: {told.before:,} offsets of its partition come before it"),
+    "parked": ("wrong", "is bad, and became a dead letter{accepted}: {told.reason}"),
+    "bad": ("wrong", "is bad: {told.reason}. It has no dead letter any more"),
+    "shown": ("well", "was applied, and is what readers see"),
+    "deleted": ("well", "was applied: it deleted the entity"),
+    "outranked": (
         "wrong",
         "was ignored: its version {told.version} is {relation} {shown}, which was there before it",
     ),
-    Outcome.OLDER: ("plain", "was ignored: version {told.before} was there before it"),
-    Outcome.REPLACED: ("plain", "was replaced since by {newer}"),
-    Outcome.REPLACED_OR_OLDER: ("plain", "was replaced since by {newer}, or ignored as older"),
-    Outcome.NOT_SHOWN: ("wrong", "is not shown, although it is newer than {shown}: run `verify`"),
-    Outcome.NOT_STORED: (
+    "older": ("plain", "was ignored: version {told.before} was there before it"),
+    "replaced": ("plain", "was replaced since by {newer}"),
+    "replaced or older": ("plain", "was replaced since by {newer}, or ignored as older"),
+    "not shown": ("wrong", "is not shown, although it is newer than {shown}: run `verify`"),
+    "not stored": (
         "wrong",
         "was read, and nothing is stored of it: its organization is deleted, or Redis has lost it",
     ),
@@ -126,26 +124,26 @@ _UNHEARD_OF = (
     "No lead, contact, organization or API key has this id in Redis, and no event of it is among the newest {newest:,} "
     "of each partition%s. It was not published, or its message key is another one."
 )
-NOTHING: Mapping[Gap, tuple[State, str, str, str]] = {
-    Gap.NO_PARTITION: (
+NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
+    "no partition": (
         "wrong",
         "",
         "record",
         "There is no such partition among the topics of Leadview. Is the name written with its prefix?",
     ),
-    Gap.NOT_YET: (
+    "not yet": (
         "wrong",
         "",
         "record",
         "Nothing was published there yet: the partition ends at offset {found.offset:,}.",
     ),
-    Gap.DELETED: (
+    "deleted by Kafka": (
         "plain",
         "",
         "record",
         "Kafka has deleted it: the partition begins at offset {found.offset:,}.",
     ),
-    Gap.COMPACTED: (
+    "compacted": (
         "plain",
         _ORDERING,
         "record",
@@ -154,9 +152,9 @@ NOTHING: Mapping[Gap, tuple[State, str, str, str]] = {
             "transaction."
         ),
     ),
-    Gap.UNHEARD_OF: ("wrong", "events.md", "id", _UNHEARD_OF % ""),
-    Gap.NOT_READ: ("wrong", "events.md", "id", _UNHEARD_OF % " that could be read in time"),
-    Gap.NOT_FINISHED: (
+    "unheard of": ("wrong", "events.md", "id", _UNHEARD_OF % ""),
+    "not read": ("wrong", "events.md", "id", _UNHEARD_OF % " that could be read in time"),
+    "not finished": (
         "wrong",
         "",
         "search for",
@@ -165,7 +163,7 @@ NOTHING: Mapping[Gap, tuple[State, str, str, str]] = {
             "found at once: write <organization>:<id>, or use `show key -` for a key."
         ),
     ),
-    Gap.NO_QUESTION: (
+    "no question": (
         "plain",
         "runbook.md#a-request-is-found-again",
         "request id?",
@@ -246,9 +244,9 @@ def _nothing(found: Nothing) -> Answer:
     state, page, title, text = NOTHING[found.gap]
     verdict = text.format(found=found, newest=NEWEST) + (f" {why(found.refusal)}" if found.refusal else "")
     facts = [Fact("dead letter", f"key {found.letter.key}: {found.letter.reason}")] if found.letter else []
-    if found.gap in (Gap.UNHEARD_OF, Gap.NOT_READ):
+    if found.gap in ("unheard of", "not read"):
         facts.append(Fact("if it is a request id", _REQUEST))
-    return Answer(found.gap.value, f"{title} {found.asked}".strip(), verdict, state, page, facts)
+    return Answer(found.gap, f"{title} {found.asked}".strip(), verdict, state, page, facts)
 
 
 def why(refusal: Refusal) -> str:
@@ -256,10 +254,10 @@ def why(refusal: Refusal) -> str:
     return REFUSALS[refusal.check].format(refusal=refusal, at=utc(refusal.at, "seconds"))
 
 
-def outcome(told: Told) -> tuple[State, str]:
+def outcome(told: Told) -> tuple[Tone, str]:
     """Returns what became of a record, to be put after its name."""
-    state, text = OUTCOMES[told.outcome]
-    if told.outcome is Outcome.REPLACED and told.version is None:
+    state, text = OUTCOMES[told.fate]
+    if told.fate == "replaced" and told.version is None:
         return state, "a delete (tombstone) that a later event has replaced"
     topic = told.record.split(":")[0]
     return state, text.format(
@@ -283,14 +281,14 @@ def _place(head: Head, topic: str) -> str:
 
 
 def _events(told: Iterable[Told]) -> list[Event]:
-    return [Event(each.outcome.value, each.record, each.version, utc(each.time), *outcome(each)[::-1]) for each in told]
+    return [Event(each.fate, each.record, each.version, utc(each.time), *outcome(each)[::-1]) for each in told]
 
 
 def _kind(refusal: Refusal | None) -> str:
-    return refusal.check.value if refusal else "accepted"
+    return refusal.check if refusal else "accepted"
 
 
-def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, State]:
+def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, Tone]:
     if refusal is None:
         return f"{subject} passes all checks of access.", "well"
     row, status, error = refusal.answer
@@ -298,7 +296,7 @@ def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, State]:
     return f"{subject} is refused with {status} {error}{said}. {why(refusal)}", "wrong"
 
 
-def _as_before(letters: Sequence[DeadLetter], verdict: str, state: State) -> tuple[str, State]:
+def _as_before(letters: Sequence[DeadLetter], verdict: str, state: Tone) -> tuple[str, Tone]:
     """Says first that a record could not be read: what is stored is what was there before it."""
     bad = [letter.field for letter in letters if not letter.accepted]
     if not bad:
@@ -381,11 +379,11 @@ def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answ
     )
 
 
-def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
+def _shown(found: AboutEntity, topic: str) -> tuple[str, Tone]:
     """Returns what readers see, what became of newer events, and how it is meant."""
     noun, head = found.resource.noun, found.stored.live.event
     later, bad = "", max(found.stored.dead_letters, key=lambda letter: (letter.time, letter.offset), default=None)
-    waiting = next((each for each in found.told if each.outcome is Outcome.WAITS), None)
+    waiting = next((each for each in found.told if each.fate == "waits"), None)
     if waiting:
         later, bad = f" The event at {waiting.record} {outcome(waiting)[1]}.", None
     elif bad and head and head.live and bad.time < head.time:
@@ -398,8 +396,8 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
     place = f"{_place(head, topic)}, of {utc(head.time)}"
     if not head.live:
         return f"This {noun} is deleted, so readers get 404: by {place}.{later}", "plain"
-    state: State = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
-    ignored = next((each for each in found.told if each.outcome in (Outcome.OUTRANKED, Outcome.OLDER)), None)
+    state: Tone = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
+    ignored = next((each for each in found.told if each.fate in ("outranked", "older")), None)
     if ignored and not later:
         later = f" The event at {ignored.record} {outcome(ignored)[1]}: publish it with a version above {head.version}."
     if ignored and state == "well":
@@ -409,7 +407,7 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
     return f"Readers see {place}.{later}", state
 
 
-def _contact(lead: AboutEntity, later: str, state: State) -> tuple[str, State]:
+def _contact(lead: AboutEntity, later: str, state: Tone) -> tuple[str, Tone]:
     """Returns the same, with what is known of the contact inside a lead."""
     contact = lead.stored.live.contact
     if contact is None:

@@ -17,9 +17,10 @@ from uuid import uuid4
 import msgspec
 import orjson
 import pytest
+from markdown_it import MarkdownIt
 from msgspec import Struct
 
-from docs.generate.reference.pages import blocks, pages
+from docs.generate.reference.pages import LANGUAGES, pages
 from docs.generate.reference.site import RENDERER, write
 from schemas.api_keys import mint
 from schemas.resources import LEAD
@@ -145,11 +146,11 @@ def test_programs_find_every_page_as_markdown(site: Path) -> None:
 
 
 def samples() -> Iterator[Any]:
+    """Each sample that can be run as it is."""
     for page in pages():
-        if page.name not in PRINTED:
-            continue
-        for language, text in blocks(page.markdown):
-            yield pytest.param(page.name, language, text, id=f"{page.name}-{language}")
+        for token in MarkdownIt("commonmark").parse(page.markdown):
+            if page.name in PRINTED and token.type == "fence" and token.info in LANGUAGES:
+                yield pytest.param(page.name, token.info, token.content, id=f"{page.name}-{token.info}")
 
 
 def test_the_response_that_is_shown_is_what_the_api_sends(service: Service) -> None:

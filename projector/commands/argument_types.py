@@ -6,6 +6,7 @@ import argparse
 import getpass
 import re
 import sys
+from collections.abc import Callable
 from math import inf
 from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
@@ -14,7 +15,6 @@ from schemas.api_keys import PREFIX as KEY_PREFIX
 from schemas.fields import MAX_VERSION
 
 _MAX_INPUT = 4096
-_MAX_PROCESSES = 256
 _NO_KEY = (
     "expected the id of an API key or the SHA-256 of a key. Do not write a key itself on the command line, where "
     "others can read it: `show key -` reads it from standard input"
@@ -52,8 +52,11 @@ def key_is_read(word: str) -> bool:
 
 
 def read_key() -> str:
-    """Returns what standard input has: the last word of it, because `Bearer` before it does not matter."""
-    text = getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+    """Returns the last word of standard input, because `Bearer` before it does not matter; nothing if it has none."""
+    try:
+        text = getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+    except EOFError:  # Ctrl-D on a terminal
+        return ""
     return text.split()[-1] if text.split() else ""
 
 
@@ -76,18 +79,20 @@ def text(word: str) -> str:
     return word
 
 
-def version(word: str) -> int:
-    """Returns a version of an entity."""
-    if not re.fullmatch("[1-9][0-9]{0,15}", word) or int(word) > MAX_VERSION:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a version: write an integer from 1 to {MAX_VERSION}")
-    return int(word)
+def integer(what: str, most: int) -> Callable[[str], int]:
+    """Returns the type of an integer from 1 to `most`. `what` is what it stands for."""
+
+    def parse(word: str) -> int:
+        if not re.fullmatch("[1-9][0-9]{0,15}", word) or int(word) > most:
+            raise argparse.ArgumentTypeError(f"{word!r} is not {what}: write an integer from 1 to {most}")
+        return int(word)
+
+    return parse
 
 
-def processes(word: str) -> int:
-    """Returns a number of processes, which is at least 1."""
-    if not word.isdecimal() or not 1 <= int(word) <= _MAX_PROCESSES:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of processes from 1 to {_MAX_PROCESSES}")
-    return int(word)
+version = integer("a version", MAX_VERSION)
+processes = integer("a number of processes", 256)
+port = integer("a port", 65535)
 
 
 def seconds(word: str) -> float:

@@ -140,9 +140,7 @@ def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path) -> None:
             publish_first(leadview)
         stopped, running = leadviews
         logs = [f"{leadview.topics.name(resources.LEAD)}-0" for leadview in leadviews]
-        broker.shut_down(0)
         _copy(logs, data, kept)
-        broker.restart(0)
         projector, _ = map(_with_records_to_lose, leadviews)
         projector.stop()
         broker.shut_down(0)
@@ -162,9 +160,10 @@ def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path) -> None:
 
 
 def _copy(logs: list[str], source: Path, target: Path) -> None:
+    """Without their indexes, which a broker that runs has not finished: it makes those that it does not find."""
     for log in logs:
         shutil.rmtree(target / log, ignore_errors=True)
-        shutil.copytree(source / log, target / log)
+        shutil.copytree(source / log, target / log, ignore=shutil.ignore_patterns("*index"))
 
 
 def _with_records_to_lose(leadview: Leadview) -> Child:

@@ -14,6 +14,7 @@ PROGRAM = (sys.executable, "-m", "tests.harness.hurried")
 
 if __name__ == "__main__":
     writers.BEAT_SECONDS = jobs._PAUSE_SECONDS = keeper._PAUSE_SECONDS = replay._SETTLE_SECONDS = 0.25
+    replay._CHECK_SECONDS = 0.05
     watch._EVERY_SECONDS = 0.5
     dead_letters._LOOK_SECONDS = 1.0
     from projector.__main__ import main

@@ -13,7 +13,7 @@ import docker
 import pytest
 import redis
 from docker.errors import DockerException
-from redis.backoff import NoBackoff
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.retry import Retry
 from testcontainers.community.kafka import KafkaContainer
 from testcontainers.community.redis import RedisContainer
@@ -76,14 +76,20 @@ class _Cluster(redis.RedisCluster):
 
 
 def client_of(url: str) -> Any:
-    """Returns a synchronous client that returns bytes. redis-py's types cannot express that."""
+    """Returns a synchronous client that returns bytes. redis-py's types cannot express that.
+
+    It tries again soon: by default, redis-py would pause for seconds, also before it asks the next Sentinel.
+    """
     parsed = redis_url(url)
     if parsed.kind == "cluster":
         return _Cluster(*parsed.hosts[0])
     if parsed.kind == "sentinel":
-        sentinel: Any = redis.Sentinel(parsed.hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
+        sentinel: Any = redis.Sentinel(  # type: ignore[no-untyped-call]
+            parsed.hosts, sentinel_kwargs={"socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}, socket_timeout=5
+        )
         return sentinel.master_for(parsed.master, retry=Retry(NoBackoff(), 3))
-    return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS)
+    retry = Retry(ConstantBackoff(0.05), 60, (redis.ConnectionError,))
+    return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS, retry=retry)
 
 
 def services_required() -> bool:

@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import ClusterError, RedisClusterException
 
 from devstack.child import Child
-from devstack.programs import API, environment
+from devstack.programs import API, PROJECTOR, environment
 from projector.ledger.control import State
 from projector.record import Partition, Record
 from projector.reference import Entity
@@ -96,7 +96,7 @@ class Leadview:
         """Run a command of the projector until it ends; in this process, if it is a plain command and no other one can
         run meanwhile. Raises subprocess.TimeoutExpired.
         """
-        if self.calls_plain_commands and command is PROGRAM and is_plain(words):
+        if self.calls_plain_commands and command in (PROGRAM, PROJECTOR) and is_plain(words):
             return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)
         done = subprocess.run(
             [*command, *words],

@@ -30,13 +30,13 @@ run: .venv/run.stamp
 unit: .venv/dev.stamp
 	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" --numprocesses 2 --dist loadfile $(ARGS)
 
-# Four processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
-# reordering, files with whole installations come first (tests/conftest.py), and the small files of tests/unit last, so
-# that all processes end at about the same time.
+# Five processes for two cores, because the tests wait for most of their time, for servers that start, fail and recover.
+# Without reordering, files with whole installations come first (tests/conftest.py), and the small files of tests/unit
+# last, so that all processes end at about the same time.
 test: check
 	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser \
 		and not kubernetes and not troubles" \
-		--numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+		--numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos.
 test-long: .venv/dev.stamp

@@ -23,8 +23,9 @@ settings.load_profile("leadview")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of whole installations come first, so that none of them is what all processes wait for in the end."""
-    items.sort(key=lambda item: item.get_closest_marker("apache") is None)
+    """Tests of whole installations come first, then others that take seconds, so that none of them is what all
+    processes wait for in the end."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("apache", "heavy")])
 
 
 @pytest.fixture(scope="session")

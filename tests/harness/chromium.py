@@ -33,11 +33,6 @@ _QUIET = (
 )
 
 
-def chromium_program() -> str | None:
-    """Returns the path of Chromium; None if it is not installed."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
 class Held(NamedTuple):
     """What a page holds: the bytes of its scripts, the nodes of its documents (also those that are not shown any more),
     and the listeners of events.
@@ -172,7 +167,7 @@ class Page:
 @contextmanager
 def open_page(directory: Path) -> Iterator[Page]:
     """Start Chromium with a fresh profile in a folder, and open a page until the block ends."""
-    program = chromium_program()
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program, "Chromium is not installed (Debian: apt install chromium)"
     # Chromium reads commands from descriptor 3, and writes to 4.
     child_reads, writes = os.pipe()

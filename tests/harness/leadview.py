@@ -20,6 +20,7 @@ from tests.harness import control, expected, generations, stored
 from tests.harness.api_server import ApiServer, running_api_process
 from tests.harness.commands import Finished, call, is_plain
 from tests.harness.crm import Message
+from tests.harness.hurried import PROGRAM
 from tests.harness.services import Kafka, client_of
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
@@ -75,22 +76,27 @@ class Leadview:
         }
         return own | self.settings | settings
 
-    def start(self, *words: str, command: Sequence[str] = PROJECTOR, log: str = "", **settings: object) -> Child:
-        """Start `python -m projector <words>` in the background. Its output is appended to `<log>.log`, by default to
-        a file of its own."""
+    def start(self, *words: str, command: Sequence[str] = PROGRAM, log: str = "", **settings: object) -> Child:
+        """Start a projector or a command of it in the background, by default one that looks more often than usual. Its
+        output is appended to `<log>.log`, by default to a file of its own."""
         self._started += 1
         path = self._directory / f"{log or f'{self._started}-{words[0]}'}.log"
         child = Child([*command, *words], log=path, environment=self.environment(**settings))
         self._processes.callback(child.kill)
         return child
 
-    def run(
-        self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
-    ) -> Finished:
-        """Run `python -m projector <words>` until it ends; in this process, if it is a plain command and no other one
-        can run meanwhile. Raises subprocess.TimeoutExpired.
+    def serve(self, *messages: Message, log: str = "", **settings: object) -> Child:
+        """Publish these messages and start a projector. Returns it when the first generation is complete."""
+        self.publish(*messages)
+        projector = self.start("run", command=PROGRAM, log=log, **settings)
+        self.wait_until_served()
+        return projector
+
+    def run(self, *words: str, command: Sequence[str] = PROGRAM, stdin: object = None, **settings: object) -> Finished:
+        """Run a command of the projector until it ends; in this process, if it is a plain command and no other one can
+        run meanwhile. Raises subprocess.TimeoutExpired.
         """
-        if self.calls_plain_commands and command is PROJECTOR and is_plain(words):
+        if self.calls_plain_commands and command in (PROGRAM, PROJECTOR) and is_plain(words):
             return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)
         done = subprocess.run(
             [*command, *words],

@@ -1,7 +1,6 @@
 """`make run` as a developer runs it, and its console in Chromium."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -29,11 +28,6 @@ class Run:
     @property
     def output(self) -> str:
         return self._output.read_text()
-
-    @property
-    def lines_to_paste(self) -> dict[str, str]:
-        """Each curl line by the comment above it."""
-        return dict(re.findall(r"^# (.+)\n(curl .+)$", self.output, re.MULTILINE))
 
     def wait_until_ready(self) -> None:
         is_over = self.process.poll

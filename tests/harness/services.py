@@ -1,6 +1,8 @@
 """Which Redis and Kafka the tests run against, and what to do if there is none."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -11,7 +13,7 @@ import docker
 import pytest
 import redis
 from docker.errors import DockerException
-from redis.backoff import NoBackoff
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.retry import Retry
 from testcontainers.community.kafka import KafkaContainer
 from testcontainers.community.redis import RedisContainer
@@ -19,6 +21,7 @@ from testcontainers.community.redis import RedisContainer
 from devstack import topics
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
+from devstack.programs import ROOT
 from devstack.redis_server import RedisServer
 from schemas import names
 from schemas.redis_url import redis_url
@@ -26,6 +29,7 @@ from tests.harness.shared_kafka import shared_kafka
 from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = names.PREFIX.decode()
+REDIS_USERS = ROOT / "deploy" / "redis-users.conf.example"
 
 _KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.0"
 _REDIS_IMAGE = "redis:8"
@@ -72,14 +76,20 @@ class _Cluster(redis.RedisCluster):
 
 
 def client_of(url: str) -> Any:
-    """Returns a synchronous client that returns bytes. redis-py's types cannot express that."""
+    """Returns a synchronous client that returns bytes. redis-py's types cannot express that.
+
+    It tries again soon: by default, redis-py would pause for seconds, also before it asks the next Sentinel.
+    """
     parsed = redis_url(url)
     if parsed.kind == "cluster":
         return _Cluster(*parsed.hosts[0])
     if parsed.kind == "sentinel":
-        sentinel: Any = redis.Sentinel(parsed.hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
+        sentinel: Any = redis.Sentinel(  # type: ignore[no-untyped-call]
+            parsed.hosts, sentinel_kwargs={"socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}, socket_timeout=5
+        )
         return sentinel.master_for(parsed.master, retry=Retry(NoBackoff(), 3))
-    return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS)
+    retry = Retry(ConstantBackoff(0.05), 60, (redis.ConnectionError,))
+    return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS, retry=retry)
 
 
 def services_required() -> bool:
@@ -122,6 +132,14 @@ def start_redis(stack: ExitStack, directory: Path) -> RedisService:
     if url:
         return RedisService("container", url)
     return RedisService("binary", stack.enter_context(RedisServer.start(directory)).url)
+
+
+def redis_with_users(directory: Path) -> RedisServer:
+    """Starts a Redis that has the users of `REDIS_USERS`. The caller stops it."""
+    program = shutil.which("redis-server")
+    if not program or b" v=6" in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
+        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
+    return RedisServer.start(directory, program=program, options=["--include", str(REDIS_USERS)])
 
 
 def empty_redis(service: RedisService) -> None:

@@ -53,13 +53,13 @@ class Topics:
     def recreate(self, kind: resources.Kind, partitions: int) -> None:
         """Delete the topic of a kind and create it, empty. What was published to it is forgotten."""
         topic = self.name(kind)
+        self._producer = self._new_producer()  # the former one knows the former topic
         self.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
         wait_until(lambda: topic not in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics, f"{topic} is gone")
         time.sleep(_DELETED_FILES_SECONDS)  # its files are deleted later, and a topic of this name has to wait for that
         self.kafka.create_topic(topic, partitions)
         self.end_offsets = {at: end for at, end in self.end_offsets.items() if at[0] != topic}
         self.reference.forget(kind)
-        self._producer = self._new_producer()
 
     def add_partitions(self, kind: resources.Kind, number: int) -> None:
         """Raise the number of partitions of a topic to `number`."""

@@ -8,7 +8,7 @@ from typing import Self
 
 import anyio
 
-from devstack.waiting import PATIENCE_SECONDS, pause_after, wait_until
+from devstack.waiting import PATIENCE_SECONDS, pause_since, processor_seconds, wait_until
 
 __all__ = ["PATIENCE_SECONDS", "Stopwatch", "eventually", "wait_until"]
 
@@ -24,14 +24,14 @@ async def eventually(
     """
     deadline = time.monotonic() + timeout
     while True:
-        asked_at = time.monotonic()
-        is_last = asked_at >= deadline  # a busy machine may have slept until then: one more call is due
+        before = processor_seconds()
+        is_last = time.monotonic() >= deadline  # a busy machine may have slept until then: one more call is due
         last = await _outcome(predicate)
         if last and not isinstance(last, AssertionError):
             return
         if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
-        await anyio.sleep(pause_after(time.monotonic() - asked_at))
+        await anyio.sleep(pause_since(before))
 
 
 async def _outcome(predicate: Callable[[], object | Awaitable[object]]) -> object:

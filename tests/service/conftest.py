@@ -24,7 +24,16 @@ from tests.harness.certificates import Certificate
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka, RedisService, client_of, empty_redis, not_available, start_kafka, start_redis
+from tests.harness.services import (
+    Kafka,
+    RedisService,
+    client_of,
+    empty_redis,
+    not_available,
+    redis_with_users,
+    start_kafka,
+    start_redis,
+)
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
 
@@ -225,6 +234,13 @@ def leadview_anywhere(
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of one test, because the test pauses it or changes its configuration."""
     with RedisServer.start(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def users_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of one test, with the users of deploy/redis-users.conf.example."""
+    with redis_with_users(tmp_path / "redis") as server:
         yield server
 
 

@@ -130,15 +130,13 @@ OTHER_KEY = crm.uuid(0xF2)
 
 @pytest.mark.apache
 def test_a_request_is_found_again(leadview: Leadview) -> None:
-    leadview.publish(
+    leadview.serve(
         crm.organization(1, rate_limits=ONE_LEFT),
         crm.api_key(1, hash=key_hash(KEY)),
         crm.api_key(1, id=OTHER_KEY, hash=key_hash(REVOKED), status="revoked"),
         crm.api_key(1, id=crm.uuid(0xF3), hash=key_hash(OTHER)),
         crm.lead(1),
     )
-    leadview.start("run")
-    leadview.wait_until_served()
     port = free_port()
     child = leadview.start_api(port, api_redis_timeout=20)
     api = ApiServer(port)

@@ -45,9 +45,7 @@ async def test_the_api_serves_compressed_documents(redis_server: RedisService) -
 def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Leadview) -> None:
     """Into both forms, as the setting of its program says. What is spoiled is found and repaired in both."""
     key = api_keys.mint(crm.ORGANIZATION)
-    leadview.publish(crm.organization(), crm.api_key(hash=api_keys.key_hash(key)), *LEAD_AND_CONTACT)
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve(crm.organization(), crm.api_key(hash=api_keys.key_hash(key)), *LEAD_AND_CONTACT)
     with leadview.api() as api:
         before = [_read(api, path, key) for path in PATHS.values()]
         for generation, compression in ((2, "zstd"), (3, "none")):

@@ -36,9 +36,7 @@ def leadview(leadview_with_own_redis: Leadview) -> Leadview:
 def test_where_events_went(leadview: Leadview) -> None:
     leads = leadview.topics.name(resources.LEAD)
     leadview.topics.create(partitions=1)
-    projector = leadview.start("run")
-    leadview.publish(crm.organization(), crm.lead(5), crm.lead(4), crm.api_key(hash=key_hash("x")))
-    leadview.wait_until_served()
+    projector = leadview.serve(crm.organization(), crm.lead(5), crm.lead(4), crm.api_key(hash=key_hash("x")))
     with running_console(leadview, "--show-documents") as (_, console):
         # A lead whose contact never came, and an event that was ignored as older.
         key = f"{crm.ORGANIZATION}:{crm.LEAD}"
@@ -154,9 +152,7 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
     refused = leadview.run("console", "--host", "0.0.0.0")  # noqa: S104
     assert (refused.status, "needs --token-file" in refused) == (1, True)
     leadview.topics.create(partitions=1)
-    leadview.start("run")
-    leadview.publish(crm.organization(), crm.contact(), crm.lead())
-    leadview.wait_until_served()
+    leadview.serve(crm.organization(), crm.contact(), crm.lead())
     assert leadview.run("rebuild", "--max-latency", "0").status == 0
     with running_console(leadview, "--allow-actions", "--token-file", str(tokens), token=grace) as (child, console):
         for wrong in ("", "Bearer ", f"Bearer {'b' * 40}", f"Basic {ada}", f"Bearer {ada[:-1]}"):

@@ -54,8 +54,7 @@ async def test_any_shard_is_emptied_after_a_promotion(
     leadview = leadview_on_cluster
     leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
     leadview.publish_all(first(crm.OTHER_ORGANIZATION, leads=40, contacts=20))
-    projector = leadview.start("run")
-    leadview.wait_until_served()
+    projector = leadview.serve()
     assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0
     assert leadview.run("drop", "1").status == 0
     own = three_primaries.owner(names.tag_slot(organization_tag(crm.ORGANIZATION).encode()))

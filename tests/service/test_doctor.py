@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ from tests.harness.leadview import Leadview
 from tests.harness.records import Caller
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import wait_until
-from tests.service.test_redis_users import EXAMPLE, access
+from tests.service.test_redis_users import access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
 FILLED, EMPTY = (resources.ORGANIZATION, resources.LEAD), (resources.API_KEY, resources.CONTACT)
@@ -45,17 +44,8 @@ ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka history", "Kafka partitions", "Ka
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    program = shutil.which("redis-server")
-    if not program or b" v=6" in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
-        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
-    with RedisServer.start(tmp_path / "redis", program=program, options=["--include", str(EXAMPLE)]) as server:
-        yield server
-
-
-@pytest.fixture
-def with_users(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
+def with_users(kafka: Kafka, topic_prefix: str, users_redis: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
+    with Leadview(kafka, topic_prefix, users_redis, tmp_path) as leadview:
         leadview.topics.create(partitions=1)
         yield leadview
 
@@ -81,9 +71,7 @@ def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path:
     # Except by an API of the test before, which may still end.
     assert set(leadview.redis.scan_iter("*")) <= {names.LATENCY}, "nothing is written"
 
-    leadview.publish(crm.api_key(), crm.contact(first_name="Zaphod"))
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve(crm.api_key(), crm.contact(first_name="Zaphod"))
     bundle = tmp_path / "ticket.zip"
     passwords = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
     done = leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **passwords)
@@ -142,7 +130,7 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.apache
-def test_the_rights_of_both_users(with_users: Leadview, server: RedisServer) -> None:
+def test_the_rights_of_both_users(with_users: Leadview, users_redis: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
     assert with_users.call("doctor", **users["projector"]).status == 0
     assert with_users.call("doctor", "--api", **users["api"]).status == 0
@@ -150,7 +138,7 @@ def test_the_rights_of_both_users(with_users: Leadview, server: RedisServer) -> 
     assert (done.status, results(done)["Redis"]) == (1, "problem")
     assert "LEADVIEW_REDIS_PASSWORD" in done
 
-    with redis.Redis(port=server.port) as admin:
+    with redis.Redis(port=users_redis.port) as admin:
         admin.execute_command("ACL", "SETUSER", "leadview-projector", "-unlink", "-client|kill")
         admin.execute_command("ACL", "SETUSER", "leadview-api", "-hmget")
     done = with_users.call("doctor", **users["projector"])

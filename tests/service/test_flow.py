@@ -116,7 +116,7 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     leadview.redis.flushall()  # idle
     await leadview.settled()
     await eventually(leadview.is_served, "it is served again")
-    assert _rewinds(port) > 0
+    assert (metric(port, "leadview_projector_rewinds_total") or 0) > 0
 
     leadview.publish_all(islice(changes, 1500))
     leadview.redis.flushall()  # in the middle
@@ -211,10 +211,6 @@ def test_a_redis_that_evicts_stops_the_start(leadview: Leadview) -> None:
     done = leadview.run("run")
     assert done.status == 1
     assert "Set its maxmemory-policy to noeviction" in done.stderr
-
-
-def _rewinds(port: int) -> float:
-    return metric(port, "leadview_projector_rewinds_total") or 0
 
 
 def _without_log(server: RedisServer) -> None:

@@ -4,7 +4,6 @@ from importlib import import_module
 
 import pytest
 
-from api.edge import Edge
 from tests.fuzz import http
 from tests.fuzz.__main__ import main
 
@@ -26,12 +25,3 @@ def test_a_border(border: str) -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", "--seconds", "0", "--seed", "7"]) == 0
     assert capsys.readouterr().out.startswith("seed 7\nevents: ")
-
-
-def test_it_finds_a_planted_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows a body is served as a request, and so is a request for two hosts. It ends with the first stream that
-    shows the fault, which is one of the first hundreds.
-    """
-    monkeypatch.setattr(Edge, "_check_framing", lambda _edge, _version: False)
-    with pytest.raises(AssertionError, match="h11 found"):
-        http.fuzz(5, 120)

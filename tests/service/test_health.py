@@ -21,6 +21,7 @@ from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api_process
 from tests.harness.commands import Finished, call
+from tests.harness.impatient import PROGRAM as IMPATIENT
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
@@ -71,7 +72,7 @@ def test_a_projector_that_starts_before_its_topics(leadview_with_own_redis: Lead
 def test_a_projector_that_starts_before_its_servers(leadview: Leadview, away: dict[str, str], said: str) -> None:
     """It waits for them, says so, and can be stopped."""
     port = free_port()
-    projector = leadview.start("run", metrics_port=port, **away)
+    projector = leadview.start("run", command=IMPATIENT, metrics_port=port, **away)
     wait_for_problem(port, said)
     assert ask(port, "/livez")[0] == 200
     assert "nan" in str(metric(port, AGE))
@@ -86,9 +87,9 @@ def test_the_metrics_of_both_ports(leadview: Leadview, tmp_path: Path) -> None:
     And the API says how old it is when no projector is left."""
     port, api_port, key = free_port(), free_port(), mint(crm.ORGANIZATION)
     bad = crm.lead(1, id=crm.OTHER_LEAD, stage="WRONG")
-    leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.lead(), bad)
-    projector = leadview.start("run", metrics_port=port)
-    leadview.wait_until_served()
+    projector = leadview.serve(
+        crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.lead(), bad, metrics_port=port
+    )
     wait_until(lambda: metric(port, AGE) == 0, "a sample was taken")
     settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
 

@@ -42,8 +42,7 @@ def test_what_is_an_act(words: str, act: str | None) -> None:
 def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     """Also one that was refused, and in the log of a projector."""
     leadview.publish(crm.organization(), crm.lead(), partition=0)
-    leadview.start("run", log="projector")
-    leadview.wait_until_served()
+    leadview.serve(log="projector")
     assert "nobody has done anything yet" in leadview.run("status", "--history")
     assert leadview.run("promote", "--by", "Ada Lovelace", "--force").status == 1
     assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0

@@ -84,8 +84,7 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         leadview.topics.create(partitions=1)
         leadview.publish(crm.organization(), crm.contact(), crm.lead())
         signed_in = {"kafka_bootstrap_servers": broker.sasl_servers, "group_id": GROUP}
-        leadview.start("run", **signed_in)
-        leadview.wait_until_served()
+        leadview.serve(**signed_in)
         # It waits for Kafka for little more than a second, and a busy machine may need longer.
         wait_until(lambda: leadview.run("status", **signed_in).status == 0, "all is well")
         for command in (["doctor"], ["verify"], ["rebuild", "--promote", "--max-latency", "0"], ["drop"]):

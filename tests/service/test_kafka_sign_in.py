@@ -97,8 +97,7 @@ async def test_the_password_is_replaced(servers: Servers, leadview: Leadview, tm
         "kafka_sasl_username": "crm",
         "kafka_sasl_password_file": password,
     }
-    projector = leadview.start("run", **settings)
-    leadview.wait_until_served()
+    projector = leadview.serve(**settings)
     named = f"LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD_FILE ({password})"
     refused = f"Kafka refuses the user 'crm' or its password: correct {named}"
     for number in (2, 3):
@@ -127,8 +126,7 @@ async def test_tokens_are_replaced(servers: Servers, leadview: Leadview, tmp_pat
         "kafka_oauth_scope": "crm.read crm.list",
         "kafka_oauth_ca_file": servers.settings["kafka_ssl_ca_file"],
     }
-    projector = leadview.start("run", **settings)
-    leadview.wait_until_served()
+    projector = leadview.serve(**settings)
     for version in (2, 3):
         issued = len(identity.issued)
         leadview.publish(crm.lead(version))

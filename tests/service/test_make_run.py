@@ -38,7 +38,8 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
     with running(tmp_path, "--port", "0", "--leads", "9", "--rate", "30") as run:
         run.wait_until_ready()
         assert EMBEDDED_KAFKA in run.output
-        lines = run.lines_to_paste
+        # Each line by the comment above it.
+        lines = dict(re.findall(r"^# (.+)\n(curl .+)$", run.output, re.MULTILINE))
         assert {comment: status_of(line) for comment, line in lines.items()} == STATUSES
         lead_line, contact_line, *_, openapi_line = lines.values()
         lead = paste(lead_line)

@@ -26,9 +26,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
     monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, next_mapping.lead_document)
     writer = writer_to(leadview, 100, leads=400, contacts=150)
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
-    leadview.publish(crm.lead(id=crm.uuid(0xFFFF)))
-    old = leadview.start("run")
-    leadview.wait_until_served()
+    old = leadview.serve(crm.lead(id=crm.uuid(0xFFFF)))
     assert '"rebuild_due": false' in leadview.run("status", "--json")
     api_of_two = leadview.api(workers=2, api_redis_timeout=PATIENCE_SECONDS)
     with api_of_two as api, writer, readers_of(writer, api.port, readers=2):

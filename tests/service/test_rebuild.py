@@ -90,8 +90,7 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     print(f"seed {seed}")  # noqa: T201 - shown if the test fails
     random = Random(seed)
     writer = writer_to(leadview, 100, leads=1000, contacts=320)
-    projector = leadview.start("run")
-    leadview.wait_until_served()
+    projector = leadview.serve()
     writer.start()
     slow_api(leadview)
     reached = 0
@@ -132,8 +131,7 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
 def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview) -> None:
     """A topic that was replayed already is replayed again. A proxy holds all leads back until the contacts are lost."""
     leadview.publish_all(first(leads=60, contacts=30))
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     prefix = f"{leadview.prefix}{resources.CONTACT.topic}:"
     with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
         owner = names.organization(crm.ORGANIZATION)
@@ -164,8 +162,7 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     leadview = leadview_on_cluster
     leadview.publish_all(first(leads=1200, contacts=400))
     leadview.publish_all(first(crm.OTHER_ORGANIZATION, leads=300, contacts=100))
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     before = used_memory(leadview)
 
     done = leadview.run("rebuild", "--promote", "--max-latency", "0")
@@ -190,8 +187,7 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
 def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
     leadview.publish_all(first(leads=2000, contacts=600))
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     slow_api(leadview)
     rebuild = leadview.start("rebuild", batch_records=100)
     wait_until(lambda: progress(leadview) > 0, "something is replayed")
@@ -222,8 +218,7 @@ def test_preflight(leadview: Leadview) -> None:
     """Problems are reported before anything is started."""
     today = now_ms() / 1000 - crm.at_ms(0) / 1000  # of a topic that deletes old records, Kafka deletes none of these
     leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in first(leads=300, contacts=100))
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     admin, leads = leadview.topics.admin, leadview.topics.name(resources.LEAD)
 
     def configure(**values: str) -> None:

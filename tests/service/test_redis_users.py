@@ -1,9 +1,6 @@
 """The users of deploy/redis-users.conf.example: enough for both processes, and not more."""
 
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +15,15 @@ from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api
 from tests.harness.generations import generation
 from tests.harness.leadview import Leadview
-from tests.harness.services import Kafka, not_available
+from tests.harness.services import REDIS_USERS, Kafka
 from tests.harness.waiting import eventually
 
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
 LEAD = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
 
 
 def password(user: str) -> str:
-    found = re.search(rf"^user {user} on >(\S+)", EXAMPLE.read_text(), re.MULTILINE)
+    found = re.search(rf"^user {user} on >(\S+)", REDIS_USERS.read_text(), re.MULTILINE)
     assert found
     return found[1]
 
@@ -36,22 +32,10 @@ def access(user: str) -> dict[str, str]:
     return {"redis_username": user, "redis_password": password(user)}
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    program = shutil.which("redis-server")
-    if (
-        not program
-        or " v=6" in subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    ):
-        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
-    with RedisServer.start(tmp_path / "redis", program=program, options=["--include", str(EXAMPLE)]) as server:
-        yield server
-
-
 @pytest.mark.apache
-async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> None:
+async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, users_redis: RedisServer, tmp_path: Path) -> None:
     key = mint(crm.ORGANIZATION)
-    with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
+    with Leadview(kafka, topic_prefix, users_redis, tmp_path) as leadview:
         leadview.topics.create(partitions=1)
         limits = {"key": {"quota": 100, "window_seconds": 360_000}}  # nothing comes back while the test runs
         leadview.publish(
@@ -69,7 +53,7 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         dropped = leadview.run("drop", **projector)
         assert dropped.status == 0, dropped.output
         user = {variable(name): value for name, value in access("leadview-api").items()}
-        with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url}), ready=False) as api:
+        with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": users_redis.url}), ready=False) as api:
             await eventually(api.is_ready, "the API is ready")
             answer = api.get(LEADS + crm.LEAD, key=key)
             assert (answer.status, answer.headers["x-ratelimit-remaining"]) == (200, "99")
@@ -97,9 +81,9 @@ FORBIDDEN = {
 }
 
 
-def test_what_the_api_may_not_do(server: RedisServer) -> None:
+def test_what_the_api_may_not_do(users_redis: RedisServer) -> None:
     """Nor in a script."""
-    with redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api")) as client:
+    with redis.Redis(port=users_redis.port, username="leadview-api", password=password("leadview-api")) as client:
         for what, command in FORBIDDEN.items():
             with pytest.raises(NoPermissionError):
                 print(what, client.execute_command(*command))  # noqa: T201 - for the report

@@ -63,8 +63,7 @@ def client(leadview: Leadview, request: pytest.FixtureRequest) -> Iterator[Clien
     limits = {"key": {"quota": 1, "window_seconds": 3600}}
     leadview.publish(crm.organization(organization_id=LIMITED, rate_limits=limits))
     leadview.publish_all(event(resource, organization=each) for each in (OWN, LIMITED) for resource in RESOURCES)
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     with leadview.api() as api:
         yield Client(leadview, api)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from devstack.ports import free_port
 from devstack.programs import ROOT
 from tests.harness.api_server import ApiServer, Response
 from tests.harness.make_run import Run, running
@@ -39,7 +38,7 @@ SOMETIMES = ("slow", "unsteady")
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """At the end, SIGTERM leaves nothing of it."""
-    with running(tmp_path_factory.mktemp("sandbox"), "--sandbox", "--no-live", "--port", str(free_port())) as run:
+    with running(tmp_path_factory.mktemp("sandbox"), "--sandbox", "--no-live", "--port", "0") as run:
         run.wait_until_ready()
         yield run
         run.end(signal.SIGTERM)

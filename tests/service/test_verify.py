@@ -138,9 +138,7 @@ def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.long
 def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
     writer = writer_to(leadview, 200, leads=400, contacts=150)
-    leadview.publish(*victims(*IDS[:5], *IDS[6:8], IDS[9]))
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve(*victims(*IDS[:5], *IDS[6:8], IDS[9]))
     writer.start()
     try:
         done = leadview.run("rebuild", "--max-latency", "0")
@@ -185,9 +183,7 @@ def _assert_bounds(leadview: Leadview) -> None:
 def test_repaired_in_place(leadview: Leadview) -> None:
     """What is missing or spoiled is written again from the topics, with no gap for readers; nothing else is written."""
     writer = writer_to(leadview, leads=200, contacts=80)
-    leadview.publish(*victims())
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve(*victims())
     with leadview.api(api_redis_timeout=PATIENCE_SECONDS) as api, readers_of(writer, api.port):
         spoiled = Planter(leadview, 1)
 
@@ -289,8 +285,7 @@ def test_continuously(leadview: Leadview) -> None:
                 crm.organization(id=organization, organization_id=organization),
                 crm.api_key(id=organization, organization_id=organization, hash=crm.key_hash(500 + number)),
             )
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     writer.start()
     verification = Verification(leadview)
     try:

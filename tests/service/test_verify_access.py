@@ -80,8 +80,7 @@ def test_it_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
         crm.deleted(resources.ORGANIZATION, 2, organization_id=ORGANIZATIONS[11]),
         crm.organization(),  # the one that changes below
     )
-    leadview.start("run")
-    leadview.wait_until_served()
+    leadview.serve()
     wait_until(lambda: not leadview.redis.exists(names.JOBS), "the deleted organization is erased")
     stop = threading.Event()
     changing = threading.Thread(target=_keep_changing, args=(leadview, stop))

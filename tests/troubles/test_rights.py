@@ -3,7 +3,6 @@ that all is well while requests fail or nothing is written, and with the right e
 """
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -24,9 +23,9 @@ from tests.harness.impatient import PROGRAM as IMPATIENT
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.records import Records
-from tests.harness.services import Kafka, not_available
+from tests.harness.services import REDIS_USERS, Kafka, redis_with_users
 from tests.harness.waiting import wait_until
-from tests.service.test_redis_users import EXAMPLE, access
+from tests.service.test_redis_users import access
 
 pytestmark = [pytest.mark.troubles, pytest.mark.xdist_group("rights")]
 
@@ -46,7 +45,7 @@ class Right(NamedTuple):
 
 def rules(user: str) -> tuple[str, ...]:
     """The rules of a user in the example; each selector is one."""
-    found = re.search(rf"^user {user} (.+)$", EXAMPLE.read_text("utf-8"), re.MULTILINE)
+    found = re.search(rf"^user {user} (.+)$", REDIS_USERS.read_text("utf-8"), re.MULTILINE)
     assert found
     return tuple(_RULES.findall(found[1]))
 
@@ -75,11 +74,7 @@ RIGHTS = [*named(PROJECTOR), *in_categories(PROJECTOR)]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    program = shutil.which("redis-server")
-    if program is None:
-        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
-    options = ["--include", str(EXAMPLE)]
-    with RedisServer.start(tmp_path_factory.mktemp("rights") / "redis", program=program, options=options) as server:
+    with redis_with_users(tmp_path_factory.mktemp("rights") / "redis") as server:
         yield server
 
 

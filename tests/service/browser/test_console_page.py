@@ -76,9 +76,7 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
 
 def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
     leadview.topics.create(partitions=1)
-    leadview.start("run")
-    leadview.publish(crm.organization())
-    leadview.wait_until_served()
+    leadview.serve(crm.organization())
     with running_console(leadview) as (_, console):
         page.open(console.url)
         page.wait_for("#verdict-text", "all is well")
@@ -109,9 +107,7 @@ def test_actions_ask_for_the_number(page: Page, leadview: Leadview, tmp_path: Pa
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ada:{'a' * 40}\n")
     leadview.topics.create(partitions=1)
-    leadview.start("run")
-    leadview.publish(crm.organization(), crm.contact(), crm.lead())
-    leadview.wait_until_served()
+    leadview.serve(crm.organization(), crm.contact(), crm.lead())
     assert leadview.run("rebuild", "--max-latency", "0").status == 0
     words = ("--allow-actions", "--token-file", str(tokens))
     with running_console(leadview, *words, token="a" * 40) as (child, console):
@@ -147,9 +143,7 @@ def log_in(page: Page, token: str) -> None:
 def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
     leadview.topics.create(partitions=1)
-    leadview.start("run")
-    leadview.publish(crm.organization(), crm.contact(), crm.lead())
-    leadview.wait_until_served()
+    leadview.serve(crm.organization(), crm.contact(), crm.lead())
     newer = leadview.start("run", command=NEXT)
     assert leadview.run("rebuild", "--max-latency", "0", command=NEXT).status == 0
     newer.stop()
@@ -173,9 +167,7 @@ def test_the_console_and_redis_are_away(page: Page, leadview: Leadview, own_redi
     test_console_troubles.py.
     """
     leadview.topics.create(partitions=1)
-    leadview.start("run")
-    leadview.publish(crm.organization(), crm.contact(), crm.lead())
-    leadview.wait_until_served()
+    leadview.serve(crm.organization(), crm.contact(), crm.lead())
     port = free_port()
     with running_console(leadview, port=port) as (_, console):
         page.open(console.url)

@@ -161,13 +161,14 @@ class FewProjectors(_Problem, frozen=True):
 
 class OtherSettings(_Problem, frozen=True):
     """These projectors have a value of a setting that has to be the same everywhere. `others` is that of the program
-    that says so, or of most projectors.
+    that says so, or of most projectors; `alone`: no projector has the value of the program that says so.
     """
 
     programs: tuple[str, ...]
     setting: Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
     theirs: str
     others: str
+    alone: bool = False
 
 
 class Halted(OfLine, frozen=True):

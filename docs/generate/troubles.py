@@ -217,7 +217,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast"),
     ),
     "the projectors' user lacks a right": Row(
-        sign="`status`: line … has completed no step; what is stored is served",
+        sign="`status`: …: no step has succeeded for …; what is stored is served",
         command="read the error in the message, and give the user the rights of `deploy/redis-users.conf.example`",
         problems=("no_step",),
         by_one=True,

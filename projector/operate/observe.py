@@ -77,13 +77,17 @@ class RedisPart(msgspec.Struct, frozen=True):
         session has ended, and its partitions belong to others), and from then on it is one more projector, whose
         heartbeat says by itself if its version or its settings are not those of the others.
         """
-        found, starts = [], sorted(each.heartbeat.started_at for each in self.writers if each.heartbeat.role == "run")
+        found = []
+        started = sorted(
+            (it for it in self.writers if it.heartbeat.role == "run"), key=lambda it: it.heartbeat.started_at
+        )
         for writer in sorted(self.writers, key=lambda writer: -writer.age_ms):
             if writer.alive:
                 continue
-            later = [started for started in starts if started >= at - writer.age_ms]
+            last = at - writer.age_ms
+            later = [it for it in started if it is not writer and it.heartbeat.started_at >= last]
             if later and writer.heartbeat.role == "run":
-                starts.remove(later[0])
+                started.remove(later[0])
             else:
                 found.append(writer)
         return found

@@ -141,11 +141,12 @@ def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
     writers, prefix = redis.living, found.prefix
     if 0 < len(writers) < found.expected:
         yield problem.FewProjectors(len(writers), found.expected)
+    alone = all(it.heartbeat.prefix != prefix for it in writers)
     groups = Counter(it.heartbeat.group for it in writers if it.heartbeat.group is not None)
     for writer in writers:
         theirs = writer.heartbeat
         if prefix is not None and theirs.prefix not in (None, prefix):
-            yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", str(theirs.prefix), prefix)
+            yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", str(theirs.prefix), prefix, alone)
         elif theirs.group is not None and theirs.group != (usual := groups.most_common(1)[0][0]):
             yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group, str(usual))
 

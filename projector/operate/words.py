@@ -132,11 +132,12 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "documents would vanish. Set its maxmemory-policy to noeviction",
                 page,
             )
-        case problem.RedisFull():
+        case problem.RedisFull(used):
             return (
                 "Redis is full",
                 "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
                 page,
+                f"{used:.0%} of maxmemory are used.",
             )
         case problem.RedisRefusesWrites(reason):
             return (
@@ -166,8 +167,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.NoProjector(silent):
             start = f"start one with `{words.as_called('run')}`"
             if silent:  # beside one that stands still, a new one would only hide it
-                found = f"look whether {', '.join(silent)} still exists and stands still"
-                start = f"{found}: continue it, or end it and {start}"
+                do, it = ("exists and stands", "it") if len(silent) == 1 else ("exist and stand", "them")
+                start = f"look whether {', '.join(silent)} still {do} still: continue {it}, or end {it} and {start}"
             return (
                 "no projector is running",
                 f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)",
@@ -179,9 +180,10 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS",
                 page,
             )
-        case problem.OtherSettings(programs, setting, theirs, others):
+        case problem.OtherSettings(programs, setting, theirs, others, alone):
+            where = "this command" if alone else "others"
             return (
-                f"{setting} is {theirs} in {', '.join(programs)}, and {others} in others",
+                f"{setting} is {theirs} in {', '.join(programs)}, and {others} in {where}",
                 "correct the one that is wrong, and restart it: all programs need the same value",
                 page,
             )

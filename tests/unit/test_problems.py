@@ -1,5 +1,6 @@
 """What `status` judges: each problem alone, its words, and that nothing is said twice."""
 
+import re
 import time
 from functools import cache
 from io import StringIO
@@ -392,6 +393,14 @@ def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: 
     assert (nobody in problems(found)) == bool(said)
 
 
+@pytest.mark.parametrize("name", [name for name in OBSERVED if "`status`: " in ROWS[name].sign])
+def test_what_the_runbook_says_that_status_says(name: str) -> None:
+    """Up to what the runbook adds to it."""
+    _, _, sign = ROWS[name].sign.partition("`status`: ")
+    said, *_ = re.split("; |, (?:if|also|although|with) ", sign)
+    assert re.search(".*".join(map(re.escape, said.split("…"))), "\n".join(map(str, wrong(OBSERVED[name]()))))
+
+
 def test_what_several_projectors_report_is_one_problem() -> None:
     waits = {"access": "running", "documents": "standing by: generation 2 requires mapping version 2"}
     both = [msgspec.structs.replace(projector(waits), id=id_) for id_ in ("a", "b")]
@@ -462,6 +471,9 @@ SILENT = ["silent for 9 s"]
             seen(projector(started_ms_ago=5000), projector(age_ms=9000), projector(age_ms=8000)),
             ["silent for 8 s"],
             id="one was started for two that died",
+        ),
+        pytest.param(
+            seen(projector(), projector(started_ms_ago=9000, age_ms=9000)), SILENT, id="it was started a moment before"
         ),
         pytest.param(
             seen(projector(started_ms_ago=5000), projector(started_ms_ago=4000), projector(age_ms=9000)),

@@ -14,7 +14,7 @@ from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.faults import Fault, FaultKind, fault_of, of_header
-from schemas.fields import UUID_AS_0, Timestamp, are_lower_uuids
+from schemas.fields import Timestamp, are_lower_uuids
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_TEXTS
@@ -54,8 +54,6 @@ _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
 }
 _IDS: dict[type[events.Entity], Ids] = {kind.event: Ids(kind.event) for kind in KINDS}
 _IDS[events.Deleted] = Ids(events.Deleted)
-# Where they are among the ids of an entity, which begin with those of `events.Entity`.
-_ID, _ORGANIZATION_ID = slice(0, len(UUID_AS_0)), slice(len(UUID_AS_0), 2 * len(UUID_AS_0))
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 # What takes long: any object or array becomes `[`, any digit 0 and any letter of an exponent `e`; a colon, which each
 # name has behind it, and a quote remain. A sign is left out.
@@ -218,8 +216,8 @@ def _with_checked_ids(record: Record, entity: events.Entity) -> tuple[EntityKey,
     """Returns the ids in the message key, and the entity with its ids in lower case. Raises BadRecord."""
     ids = _IDS[type(entity)]
     # Nearly always the key is made of ids of the entity in lower case. Then it need not be parsed.
-    joined = ids.joined(entity).encode()
-    if record.key == joined[_ORGANIZATION_ID] + b":" + joined[_ID] and are_lower_uuids(joined):
+    own = f"{entity.organization_id}:{entity.id}"
+    if record.key == own.encode() and are_lower_uuids(ids.joined(entity).encode()):
         return EntityKey(entity.organization_id, entity.id), entity
     key = entity_key(record)
     for name in ("organization_id", "id"):

@@ -239,7 +239,7 @@ def _contact_summary_hash(body: bytes) -> bytes:
     # No text of a user can contain this field name, because quotes inside a text are escaped.
     fields_end = body.index(_AFTER_SUMMARY)
     summary = body[BODY_ID] + body[BODY_ORGANIZATION_ID.stop : fields_end] + b"}"
-    _check_size(summary, MAX_SUMMARY_BYTES, "summary_bytes", ", ".join(_SUMMARY))
+    _check_size(summary, MAX_SUMMARY_BYTES, "summary_bytes", _SUMMARY_FIELDS)
     return content_hash(summary) + fields_end.to_bytes(3, "little")
 
 
@@ -283,4 +283,5 @@ if _missing := [resource.noun for resource in RESOURCES if resource not in _DOCU
     raise TypeError(f"projector/mapping.py has no function in _DOCUMENTS for: {', '.join(_missing)}")
 
 _SUMMARY = documents.ContactSummary.__struct_fields__
+_SUMMARY_FIELDS = ", ".join(_SUMMARY)
 _AFTER_SUMMARY = b',"%b":' % _field_after_summary(documents.Contact.__struct_fields__, _SUMMARY).encode()

@@ -22,8 +22,10 @@ class Ids:
         self._lists = {name: Ids(item) for name, hint in hints.items() if (item := _items(hint))}
         self._lists = {name: ids for name, ids in self._lists.items() if ids}
         self._get = _getter(self._fields)
-        required = not any(hints[name] != Uuid for name in self._fields)
-        self._only = attrgetter(*self._fields) if len(self._fields) == 1 and required and not self._lists else None
+        self._required = not any(hints[name] != Uuid for name in self._fields)
+        self._only = (
+            attrgetter(*self._fields) if len(self._fields) == 1 and self._required and not self._lists else None
+        )
         """Reads the only id, if there is exactly one, and it is always set."""
 
     def __bool__(self) -> bool:
@@ -31,7 +33,7 @@ class Ids:
 
     def joined(self, entity: Any) -> str:
         """Returns all that are set, one after the other. Each has 36 characters."""
-        found = "".join(filter(None, self._get(entity)))  # no id is empty
+        found = "".join(self._get(entity) if self._required else filter(None, self._get(entity)))  # no id is empty
         for name, ids in self._lists.items():
             if items := getattr(entity, name):
                 found += "".join(map(ids._only or ids.joined, items))  # noqa: SLF001  # of its own class; the hot path

@@ -52,7 +52,7 @@ earliest of them. So the record depends on the newest event of each API key alon
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from struct import Struct
 
@@ -263,9 +263,11 @@ def write_head(state: bytes, version: int, offset: int, partition: int, time: in
     return _HEAD.pack(state[0] | version << 8, offset | partition << 48, time if time > 0 else 0)[:HEAD]  # noqa: FURB136
 
 
-head_numbers: Callable[[bytes], tuple[int, int, int, int]] = Struct("<QQIH").unpack
-"""Returns the numbers that `write_head` packs: version and state; partition, with history, and offset; the lower 32
-bits of the time, and the rest of it."""
+HeadNumbers = tuple[int, int, int, int]
+"""The numbers that `write_head` packs: version and state; partition, with history, and offset; the lower 32 bits of the
+time, and the rest of it."""
+heads_numbers: Callable[[bytes], Iterator[HeadNumbers]] = Struct("<QQIH").iter_unpack
+"""Returns an iterator over the numbers of heads that are one after the other."""
 
 
 def key_validity(*, revoked: bool, expiry: int) -> bytes:

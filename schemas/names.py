@@ -48,7 +48,7 @@ from schemas import base62
 from schemas.api_keys import organization_tag
 from schemas.control import LAYOUT, GenerationId
 from schemas.layouts import SHORT_ID
-from schemas.resources import RESOURCES, Resource
+from schemas.resources import CONTACT, RESOURCES, Resource
 
 SLOTS = 16_384
 HOME = b"ledger"
@@ -188,17 +188,15 @@ def of_organization(owner: bytes) -> bytes:
     return owner + b"?*"
 
 
-def document_by_short_id(resource: Resource, owner: bytes, generation: GenerationId, entity_id: bytes) -> bytes:
-    return owner + _text(generation) + resource.letter + entity_id
-
-
-def lead_with_contact(owner: bytes, generation: GenerationId, lead_id: bytes, contact_id: bytes) -> list[bytes]:
-    """Returns the names of a lead, its contact and the index of the contact's leads.
-
-    The parameters are short ids, so that a caller with several generations encodes each id only once.
+def in_generations(
+    resource: Resource, documents: Iterable[tuple[bytes, bytes]], generations: Iterable[GenerationId]
+) -> list[bytes]:
+    """Returns the names of documents in each generation; of a contact, the index of its leads follows each name. A
+    document is the name of its organization, and its short id.
     """
-    start = owner + _text(generation)
-    return [start + b"l" + lead_id, start + b"c" + contact_id, start + b"i" + contact_id]
+    letters = (b"c", b"i") if resource is CONTACT else (resource.letter,)
+    middles = [_text(generation) + letter for generation in generations for letter in letters]
+    return [owner + middle + short_id for owner, short_id in documents for middle in middles]
 
 
 def contact_with_leads(owner: bytes, generation: GenerationId, contact_id: bytes) -> list[bytes]:

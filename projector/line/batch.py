@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import count, islice
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -43,7 +43,7 @@ from projector.redis.store import Store
 from schemas.faults import Fault
 from schemas.fields import UUID_AS_0
 from schemas.heartbeat import Halted
-from schemas.layouts import HEAD, HISTORY_BIT, NO_HEAD, STATE_TOMBSTONE, VERSION, head_numbers
+from schemas.layouts import HISTORY_BIT, STATE_TOMBSTONE, VERSION, HeadNumbers, heads_numbers
 from schemas.resources import RESOURCES, Resource
 
 WINDOW = 1000
@@ -326,7 +326,8 @@ _CALLS = 10
 _ORGANIZATION_ID = slice(0, len(UUID_AS_0))
 """In a message key."""
 
-_Heads = list[bytes | None]
+_NO_HEAD = (0, 0, 0, 0)
+_Heads = list[HeadNumbers | None]
 _Query = tuple[bytes, _Heads, int]
 """The message key of a document whose head is read, and where the head goes: a list of heads, and the index there."""
 _Call = tuple[Command, list[_Query]]
@@ -368,8 +369,8 @@ class StoredHeads:
     async def _read(self, some: list[_Call]) -> None:
         replies = await self._store.run([command for command, _ in some])
         for (_, queries), reply in zip(some, replies, strict=True):
-            for start, (_, heads, index) in zip(count(0, HEAD), queries, strict=False):
-                heads[index] = reply[start : start + HEAD]
+            for (_, heads, index), head in zip(queries, heads_numbers(reply), strict=True):
+                heads[index] = head
 
     def _calls(self, *, clustered: bool) -> Iterator[_Call]:
         by_resource: dict[Resource, list[_Query]] = {resource: [] for resource in RESOURCES}
@@ -378,7 +379,7 @@ class StoredHeads:
             if isinstance(resource := records[0].kind, Resource):
                 by_resource[resource] += _queries(records, heads)
             else:
-                heads[:] = [NO_HEAD] * len(heads)
+                heads[:] = [_NO_HEAD] * len(heads)
         for resource, all_queries in by_resource.items():
             for queries in groups(
                 all_queries, lambda query: query[0][_ORGANIZATION_ID], clustered=clustered, max_items=_MAX_HEADS
@@ -386,9 +387,9 @@ class StoredHeads:
                 yield calls.heads(resource, [key for key, _, _ in queries], self._generations), queries
 
 
-def event_time(record: Record, head: bytes) -> int | None:
+def event_time(record: Record, head: HeadNumbers) -> int | None:
     """Returns the time of the record's event if a document with this head shows it; otherwise None."""
-    number, at, time, time_above = head_numbers(head)
+    number, at, time, time_above = head
     if record.problem or at != record.offset | (record.partition | record.history << HISTORY_BIT) << 48:
         return None
     state, version = number & 0xFF, number >> 8
@@ -399,7 +400,7 @@ def event_time(record: Record, head: bytes) -> int | None:
     return time if state and version_of(record) == version else None
 
 
-def is_stale(intent: Intent, head: bytes) -> bool:
+def is_stale(intent: Intent, head: HeadNumbers) -> bool:
     """Returns whether the intent is certainly not newer than the document with this head, as the scripts compare them.
 
     It never will be: the version of a document only grows, and if an organization is recreated, all of its records are
@@ -412,9 +413,9 @@ def is_stale(intent: Intent, head: bytes) -> bool:
             pass
         case _:
             return False
-    if head[:1] not in (b"L", b"D") or new[:1] == b"T":
+    if head[0] & 0xFF not in b"LD" or new[:1] == b"T":
         return False  # nothing is stored; with tombstones, the offsets and times decide
-    return int.from_bytes(new[VERSION], "little") <= int.from_bytes(head[VERSION], "little")
+    return int.from_bytes(new[VERSION], "little") <= head[0] >> 8
 
 
 def _queries(records: Sequence[Record], heads: _Heads) -> Iterator[_Query]:
@@ -422,4 +423,4 @@ def _queries(records: Sequence[Record], heads: _Heads) -> Iterator[_Query]:
         if is_entity_key(key := record.key):
             yield key, heads, index
         else:
-            heads[index] = NO_HEAD  # the batch parks the record
+            heads[index] = _NO_HEAD  # the batch parks the record

@@ -125,7 +125,7 @@ def put_documents(
         return _put_leads(intents, generations, overwrite_equal=overwrite_equal)
     owners = [names.organization(intent.organization_id) for intent in intents]
     ids = names.short_ids([intent.id for intent in intents])
-    keys = _document_keys(resource, zip(owners, ids, strict=True), generations)
+    keys = names.in_generations(resource, zip(owners, ids, strict=True), generations)
     documents = keys[::2] if resource is CONTACT else keys
     head = PUT_CONTACT_HEAD if resource is CONTACT else PLAIN_BODY
     values = [intent.value for intent in cast(Sequence[PutDocument | DeleteDocument], intents)]
@@ -146,38 +146,30 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
     heads: list[bytes] = []
     bodies: list[bytes] = []
     ends: list[bytes] = []
-    owners: list[bytes] = []
-    leads: list[bytes] = []
-    contacts: list[bytes] = []
-    indexes: list[bytes] = []
+    owners = [names.organization(intent.organization_id) for intent in intents]
     lead_ids = names.short_ids([intent.id for intent in intents])
-    contact_ids = iter(names.short_ids([intent.contact_id for intent in intents if isinstance(intent, PutLead)]))
-    for intent, lead_id in zip(intents, lead_ids, strict=True):
-        owner = names.organization(intent.organization_id)
-        owners.append(owner)
-        if not isinstance(intent, PutLead):
-            for generation in generations:
-                leads.append(names.document_by_short_id(LEAD, owner, generation, lead_id))
-                contacts.append(owner)
-                indexes.append(owner)
+    contact_ids = names.short_ids(
+        [intent.contact_id if isinstance(intent, PutLead) else intent.id for intent in intents]
+    )
+    leads = names.in_generations(LEAD, zip(owners, lead_ids, strict=True), generations)
+    of_contacts = names.in_generations(CONTACT, zip(owners, contact_ids, strict=True), generations)
+    width = 2 * len(generations)
+    for number, intent in enumerate(intents):
+        if isinstance(intent, PutLead):
+            heads += intent.head, intent.body_hash
+            bodies.append(intent.before)
+            ends.append(intent.after)
+        else:
             heads.append(intent.value.ljust(PUT_LEAD_HEAD, b"\0"))
             bodies.append(b"")
             ends.append(b"")
-            continue
-        contact_id = next(contact_ids)
-        for generation in generations:
-            lead, contact, index = names.lead_with_contact(owner, generation, lead_id, contact_id)
-            leads.append(lead)
-            contacts.append(contact)
-            indexes.append(index)
-        heads += intent.head, intent.body_hash
-        bodies.append(intent.before)
-        ends.append(intent.after)
+            of_contacts[number * width : (number + 1) * width] = [owners[number]] * width
+    contacts = of_contacts[::2]
     return scripts.put_leads(
         documents=leads,
         organizations=owners,
         contacts=contacts,
-        indexes=indexes,
+        indexes=of_contacts[1::2],
         generations=len(generations),
         overwrite_equal=overwrite_equal,
         repeated=_repeats(leads) or _repeats(contacts),
@@ -198,24 +190,8 @@ def heads(resource: Resource, keys: Iterable[bytes], generations: Generations) -
     """
     ids = b":".join(keys).decode().split(":")  # those of organizations, each before that of its entity
     owners = map(names.organization, ids[::2])
-    documents = _document_keys(resource, zip(owners, names.short_ids(ids[1::2]), strict=True), generations)
+    documents = names.in_generations(resource, zip(owners, names.short_ids(ids[1::2]), strict=True), generations)
     return scripts.heads(documents=documents, generations=len(generations), are_contacts=resource is CONTACT)
-
-
-def _document_keys(
-    resource: Resource, documents: Iterable[tuple[bytes, bytes]], generations: Generations
-) -> list[bytes]:
-    """Returns the names of documents in each generation; for a contact, the index of its leads follows each name. A
-    document is the name of its organization, and its short id.
-    """
-    keys: list[bytes] = []
-    for owner, short_id in documents:
-        for generation in generations:
-            if resource is CONTACT:
-                keys += names.contact_with_leads(owner, generation, short_id)
-            else:
-                keys.append(names.document_by_short_id(resource, owner, generation, short_id))
-    return keys
 
 
 def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equal: bool = False) -> Command:
@@ -280,11 +256,11 @@ def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
         keys.append(owner)
         for generation in generations:
             keys += contact_keys(owner, fan.contact_id, (generation,))
-            keys += [names.document_by_short_id(LEAD, owner, generation, lead_id) for lead_id in fan.lead_ids]
+            keys += names.in_generations(LEAD, [(owner, lead_id) for lead_id in fan.lead_ids], (generation,))
         leads += (fan.contact_id.encode(), b"%d" % len(fan.lead_ids), *fan.lead_ids)
     return scripts.resplice(contacts=keys, generations=len(generations), leads=leads)
 
 
 def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:
     """Returns the names of a contact and of the index of its leads, in each generation."""
-    return _document_keys(CONTACT, [(owner, names.short_id(contact_id))], generations)
+    return names.in_generations(CONTACT, [(owner, names.short_id(contact_id))], generations)

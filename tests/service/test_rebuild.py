@@ -135,7 +135,7 @@ def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview) -> No
     prefix = f"{leadview.prefix}{resources.CONTACT.topic}:"
     with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
         owner = names.organization(crm.ORGANIZATION)
-        proxy.faults = Faults(held=any_tag(names.document_by_short_id(resources.LEAD, owner, generation(2), b"")))
+        proxy.faults = Faults(held=any_tag(names.in_generations(resources.LEAD, [(owner, b"")], [generation(2)])[0]))
         url = f"redis://127.0.0.1:{proxy.port}/0"
         rebuild = leadview.start("rebuild", "--max-latency", "0", redis_url=url)
         wait_until(lambda: proxy.holding > 0, "the leads are being replayed")

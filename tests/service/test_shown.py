@@ -30,7 +30,9 @@ async def times(
 ) -> dict[Partition, list[int | None]]:
     heads = (await stored_heads(projection, polled, generations)).found
     return {
-        partition: [event_time(record, head or b"") for record, head in zip(records, heads[partition], strict=True)]
+        partition: [
+            event_time(record, head or (0, 0, 0, 0)) for record, head in zip(records, heads[partition], strict=True)
+        ]
         for partition, records in polled.items()
     }
 

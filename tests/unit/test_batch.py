@@ -28,6 +28,7 @@ from projector.redis.store import Store
 from projector.upkeep import reapply
 from schemas import resources
 from schemas.faults import Fault
+from schemas.layouts import HeadNumbers, heads_numbers
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.generations import ids
@@ -266,17 +267,17 @@ DELETED = crm.deleted(resources.LEAD, 7, seconds=5).record(3, partition=2)
 GONE = crm.tombstone(resources.LEAD, seconds=5).record(3, partition=2)
 
 
-NOTHING = bytes(22)
+[NOTHING] = heads_numbers(bytes(22))
 """What Redis answers where nothing is stored: also the offset and partition of a topic's first record."""
 
 
-def head_of(record: Record | None) -> bytes:
+def head_of(record: Record | None) -> HeadNumbers:
     """Returns the head of what is stored of a record; None for none."""
     if record is None:
         return NOTHING
     intent = intent_of(record)
     assert isinstance(intent, PutLead | DeleteDocument)
-    return intent.head if isinstance(intent, PutLead) else intent.value
+    return next(heads_numbers(intent.head if isinstance(intent, PutLead) else intent.value))
 
 
 @pytest.mark.parametrize(

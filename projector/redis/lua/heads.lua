@@ -9,12 +9,13 @@
 --         differ, or if leads of the contact contain an old summary
 
 local width = ARGV.are_contacts == '1' and 2 or 1
-local heads, last = {}, tostring((width == 2 and CONTACT_BODY or HEAD) - 1)
-for first = FIRST.documents, #KEYS, width * tonumber(ARGV.generations) do
+local size, heads = width * tonumber(ARGV.generations), {}
+local last = tostring((width == 2 and CONTACT_BODY or HEAD) - 1)
+for first = FIRST.documents, #KEYS, size do
   local head
-  for i = first, first + width * tonumber(ARGV.generations) - 1, width do
+  for i = first, first + size - 1, width do
     local stored = call('GETRANGE', KEYS[i], '0', last)
-    local found = sub(stored, 1, HEAD)
+    local found = #stored > HEAD and sub(stored, 1, HEAD) or stored
     if #found < HEAD or (head and head ~= found) then head = NO_HEAD else head = found end
     if width == 2 and head ~= NO_HEAD then
       if collect_pending(stored, KEYS[i + 1]) then head = NO_HEAD end

@@ -18,28 +18,35 @@ local function index_remove(name, leads, first, id)
   return first
 end
 
+-- Adds an id to `pending`, once. `pending` may be nil. Returns it.
+local function add(pending, id)
+  pending = pending or {}
+  if not pending[id] then
+    pending[id] = true
+    pending[#pending + 1] = id
+  end
+  return pending
+end
+
 -- Adds leads of a contact whose summary is not the present one to `pending`, each once: the first lead, and up to 100
 -- with a lower and 100 with a higher hash. `contact` is the contact's value, or the beginning of it. `pending` may be
 -- nil. Returns it.
 local function collect_pending(contact, leads, pending)
-  local function add(id)
-    pending = pending or {}
-    if not pending[id] then
-      pending[id] = true
-      pending[#pending + 1] = id
-    end
-  end
   local summary_hash, first = NO_CONTACT, first_of(contact)
   if first == NO_LEAD then return pending end
   if first then
     summary_hash = sub(contact, SUMMARY_HASH, SUMMARY_HASH_END)
-    if sub(first, 1, HASH_BYTES) ~= summary_hash then add(sub(first, HASH_BYTES + 1)) end
+    if sub(first, 1, HASH_BYTES) ~= summary_hash then pending = add(pending, sub(first, HASH_BYTES + 1)) end
   end
   local count = call('ZCARD', leads)
   if count == 0 then return pending end
   local current = score(summary_hash)
   if call('ZCOUNT', leads, current, current) == count then return pending end -- the usual case
-  for _, id in ipairs(call('ZRANGEBYSCORE', leads, '-inf', '(' .. current, 'LIMIT', '0', '100')) do add(id) end
-  for _, id in ipairs(call('ZRANGEBYSCORE', leads, '(' .. current, '+inf', 'LIMIT', '0', '100')) do add(id) end
+  for _, id in ipairs(call('ZRANGEBYSCORE', leads, '-inf', '(' .. current, 'LIMIT', '0', '100')) do
+    pending = add(pending, id)
+  end
+  for _, id in ipairs(call('ZRANGEBYSCORE', leads, '(' .. current, '+inf', 'LIMIT', '0', '100')) do
+    pending = add(pending, id)
+  end
   return pending
 end

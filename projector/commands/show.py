@@ -96,5 +96,6 @@ def _print(shown: Answer, console: Console) -> None:
     width = max(len(fact.name) for fact in shown.facts)
     for fact in shown.facts:
         console.print(f"  {fact.name:{width}}  {fact.value}", markup=False, soft_wrap=True)
-    if shown.document is not None:
-        console.print_json(data=shown.document)
+    for document in shown.documents:
+        console.print(document.title, style="bold", markup=False, soft_wrap=True)
+        console.print_json(data=document.value)

@@ -44,7 +44,7 @@ def test_where_events_went(leadview: Leadview) -> None:
             lead, contact = console.find(text)
             assert (lead["kind"], lead["state"], contact["kind"]) == ("shown", "plain", "not applied")
             assert [(each["version"], each["kind"]) for each in lead["events"]] == [(4, "outranked"), (5, "shown")]
-            assert lead["document"]["contact"] is None
+            assert [each["value"]["contact"] for each in lead["documents"]] == [None]
             assert contact["state"] == "wrong"
         for text, kinds in (
             (f"{leads}:0:1", ["outranked", "shown", "not applied"]),

@@ -49,6 +49,10 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
             f"was started with mapping version {next_mapping.VERSION}, this program has {mapping.VERSION}"
             in leadview.run("rebuild", "--max-latency", "0")
         )
+        shown = leadview.run("show", "lead", crm.ORGANIZATION, crm.uuid(0xFFFF))
+        served, _, waiting = shown.stdout.partition("document of generation 2\n")
+        assert "document of generation 1 (live)\n" in served
+        assert ("referrer_length" in served, "referrer_length" in waiting) == (False, True), shown.output
         wait_until(lambda: "standing by" in old.log.read_text(), "the old program stands by")
         old.kill()
         old = leadview.start("run")

@@ -27,6 +27,7 @@ from projector.operate.explain.stored import (
     InGeneration,
     Refusal,
     StoredEntity,
+    StoredKey,
     refusal_of_key,
     refusal_of_organization,
 )
@@ -141,6 +142,7 @@ NOW = 1_000_000
 ACTIVE = ApiKey("k1", "active")
 FREE = Bucket.of("key", Limit(0, 0), "100/10s", 0)
 USED_UP = Bucket.of("organization", Limit(10, 10), "300/10s", 9_500_000)
+ONE = Bucket.of("key", Limit(1, 10), "300/10s", 500_000)
 
 
 def refusal(
@@ -209,6 +211,10 @@ REFUSED = (
         Refusal("used up", bucket=USED_UP),
         "The limit of the organization, 10 requests in 10 s, is used up for the next 0.5 s.",
     ),
+    (
+        Refusal("used up", bucket=ONE),
+        "The limit of the key, 1 request in 10 s, is used up for the next 0.5 s.",
+    ),
 )
 PLACE = "crm.leads:0:3"
 TOLD = (
@@ -219,7 +225,9 @@ TOLD = (
         "is bad, and became a dead letter (an operator has accepted it): no {x}",
     ),
     (Told(PLACE, 4, 0, "bad", reason="no x"), "is bad: no x. It has no dead letter any more"),
-    (Told(PLACE, 5, 0, "shown", shown=SHOWN), "was applied, and is what readers see"),
+    (Told(PLACE, 4, 0, "waits", 1), "waits to be applied: 1 offset of its partition comes before it"),
+    (Told(PLACE, 4, 0, "waits", 0), "waits to be applied: it is the next record of its partition"),
+    (Told(PLACE, 5, 0, "shown", shown=SHOWN), "was applied, and is what is stored"),
     (Told(PLACE, 5, 0, "deleted", shown=SHOWN), "was applied: it deleted the entity"),
     (
         Told(PLACE, 4, 0, "outranked", shown=SHOWN),
@@ -231,7 +239,7 @@ TOLD = (
     ),
     (Told(PLACE, 3, 0, "older", 4, SHOWN), "was ignored: version 4 was there before it"),
     (Told(PLACE, 3, 0, "replaced", shown=SHOWN), "was replaced since by version 5"),
-    (Told(PLACE, None, 0, "replaced", shown=SHOWN), "a delete (tombstone) that a later event has replaced"),
+    (Told(PLACE, None, 0, "replaced", shown=SHOWN), "is a delete (tombstone) that a later event has replaced"),
     (
         Told(PLACE, 3, 0, "replaced or older", shown=SHOWN),
         "was replaced since by version 5, or ignored as older",
@@ -272,15 +280,22 @@ def about_lead(
     contact: Head | None = SHOWN,
     letters: tuple[DeadLetter, ...] = (),
     refused: Refusal | None = None,
+    others: tuple[InGeneration, ...] = (),
+    show_documents: bool = False,
     **more: Any,
 ) -> Answer:
-    live = bool(event and event.live)
-    seen = InGeneration(
-        1, True, "lv3", event, contact if live else None, 'W/"1"' if live else None, {} if live else None
-    )
-    stored = StoredEntity([seen], list(letters), refused)
+    stored = StoredEntity([in_generation(1, event, contact), *others], list(letters), refused)
     about = AboutEntity(LEAD, crm.ORGANIZATION, crm.LEAD, stored, **({"spliced": True} | more))
-    return answer(about, "crm.", show_documents=False)
+    return answer(about, "crm.", show_documents=show_documents)
+
+
+def in_generation(number: int, event: Head | None, contact: Head | None = None, **fields: Any) -> InGeneration:
+    """The first generation is the live one."""
+    found = InGeneration(number, number == 1, "lv3", event)
+    if event is None or not event.live:
+        return found
+    document = {"contact_id": crm.CONTACT, **fields}
+    return msgspec.structs.replace(found, contact=contact, etag='W/"1"', document=document)
 
 
 def bad_letter(time: int) -> DeadLetter:
@@ -290,6 +305,7 @@ def bad_letter(time: int) -> DeadLetter:
 GONE = msgspec.structs.replace(SHOWN, live=False)
 WAITING = Told("crm.leads:0:12", 6, 0, "waits", 2)
 IGNORED = Told("crm.leads:0:8", 4, 0, "outranked", shown=SHOWN)
+LOST = Told("crm.leads:0:8", 4, 0, "not stored")
 
 
 @pytest.mark.parametrize(
@@ -308,6 +324,13 @@ IGNORED = Told("crm.leads:0:8", 4, 0, "outranked", shown=SHOWN)
         pytest.param(
             about_lead(None, published=Published([], all=True)), "not applied", "wrong", "long ago", id="or long ago"
         ),
+        pytest.param(
+            about_lead(None, told=[LOST], published=Published([], all=True, whole=True)),
+            "not applied",
+            "wrong",
+            f"404. The event at {LOST.record} was read, and nothing is stored of it",
+            id="published, and nothing is stored",
+        ),
         pytest.param(about_lead(None, told=[WAITING]), "not applied", "waits", WAITING.record, id="it waits"),
         pytest.param(about_lead(SHOWN, told=[WAITING]), "shown", "waits", WAITING.record, id="a newer one waits"),
         pytest.param(about_lead(SHOWN, told=[IGNORED]), "shown", "plain", "above 5", id="an older one was ignored"),
@@ -320,6 +343,15 @@ IGNORED = Told("crm.leads:0:8", 4, 0, "outranked", shown=SHOWN)
             id="an earlier one was bad",
         ),
         pytest.param(about_lead(SHOWN, contact=None), "shown", "plain", "`contact` is null", id="without contact"),
+        pytest.param(
+            about_lead(SHOWN, contact=None),
+            "shown",
+            "plain",
+            "waits in crm.contacts, it is a dead letter, or it was published to another topic, to another Kafka, with "
+            f"another message key than {crm.ORGANIZATION}:{crm.CONTACT}, or never. `status` shows what waits, and "
+            "`dead-letters list` what is bad; otherwise publish it.",
+            id="why it is without contact",
+        ),
         pytest.param(about_lead(SHOWN, contact=GONE), "shown", "well", "is deleted", id="its contact is deleted"),
         pytest.param(about_lead(SHOWN, spliced=False), "shown", "waits", "fan-out", id="its contact has changed"),
         pytest.param(about_lead(SHOWN, refused=Refusal("access off")), "shown", "wrong", "gets 403", id="no access"),
@@ -328,3 +360,108 @@ IGNORED = Told("crm.leads:0:8", 4, 0, "outranked", shown=SHOWN)
 def test_what_is_known_of_a_lead(found: Answer, kind: str, state: str, said: str) -> None:
     assert (found.kind, found.state) == (kind, state)
     assert said in found.verdict
+
+
+ACCESS_OFF = words.why(Refusal("access off"))
+INCOMPLETE = words.why(Refusal("incomplete"))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(
+            about_lead(SHOWN, refused=Refusal("access off")),
+            "Stored is version 5 at crm.leads:0:7, of 1970-01-01T00:00:00.000Z. This lead is not served: every key of "
+            f"its organization gets 403. {ACCESS_OFF}",
+            id="stored",
+        ),
+        pytest.param(
+            about_lead(GONE, refused=Refusal("access off")),
+            "This lead is deleted: by version 5 at crm.leads:0:7, of 1970-01-01T00:00:00.000Z. This lead is not "
+            f"served: every key of its organization gets 403. {ACCESS_OFF}",
+            id="deleted",
+        ),
+        pytest.param(
+            about_lead(None, told=[WAITING], refused=Refusal("incomplete")),
+            f"Nothing is stored of this lead. The event at {WAITING.record} waits to be applied: 2 offsets of its "
+            "partition come before it. This lead is not served: every key of its organization gets 503. "
+            f"{INCOMPLETE}",
+            id="not stored, and it waits",
+        ),
+        *(
+            pytest.param(
+                about_lead(None, told=[LOST], published=Published([], all=True, whole=True), refused=cause),
+                "Nothing is stored of this lead. This lead is not served: every key of its organization gets "
+                f"{status}. {words.why(cause)}",
+                id=f"not stored, and the cause of both is: {cause.check}",
+            )
+            for cause, status in (
+                (Refusal("incomplete"), 503),
+                (Refusal("replaying"), 503),
+                (Refusal("deleted organization"), 403),
+            )
+        ),
+        pytest.param(
+            about_lead(None, told=[LOST], refused=Refusal("access off")),
+            f"Nothing is stored of this lead. The event at {LOST.record} {words.outcome(LOST)[1]}. This lead is not "
+            f"served: every key of its organization gets 403. {ACCESS_OFF}",
+            id="not stored, for another reason",
+        ),
+    ],
+)
+def test_readers_see_nothing_while_every_key_is_refused(found: Answer, said: str) -> None:
+    assert (found.verdict, found.state) == (said, "wrong")
+
+
+def shown_documents(*others: InGeneration, event: Head | None = SHOWN) -> list[tuple[str, Any]]:
+    found = about_lead(event, others=others, show_documents=True)
+    return [(each.title, each.value.get("stage")) for each in found.documents]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(shown_documents(), [("document of generation 1 (live)", None)], id="one generation"),
+        pytest.param(
+            shown_documents(in_generation(2, SHOWN)),
+            [("document of generation 1 (live) and generation 2", None)],
+            id="the same in both",
+        ),
+        pytest.param(
+            shown_documents(in_generation(2, SHOWN, stage="NEW"), in_generation(3, SHOWN)),
+            [("document of generation 1 (live) and generation 3", None), ("document of generation 2", "NEW")],
+            id="another one",
+        ),
+        pytest.param(
+            shown_documents(in_generation(2, SHOWN, stage=1), in_generation(3, SHOWN, stage=True), event=GONE),
+            [("document of generation 2", 1), ("document of generation 3", True)],
+            id="none in the live one, and 1 is not true",
+        ),
+        pytest.param(shown_documents(in_generation(2, None), event=None), [], id="none at all"),
+    ],
+)
+def test_each_document_that_differs_is_shown(found: list[tuple[str, Any]], expected: list[tuple[str, Any]]) -> None:
+    assert found == expected
+
+
+def test_documents_of_no_generation_are_shown_if_they_are_hidden() -> None:
+    found = about_lead(None, others=(in_generation(2, SHOWN),))
+    assert found.documents == []
+    assert [fact.name for fact in found.facts if "--show-documents" in fact.value] == ["document"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [
+        pytest.param([9], "A record is bad (crm.leads:0:9), so what it should have changed is as before. ", id="one"),
+        pytest.param(
+            [8, 9],
+            "Records are bad (crm.leads:0:8, crm.leads:0:9), so what they should have changed is as before. ",
+            id="two",
+        ),
+    ],
+)
+def test_what_bad_records_of_a_key_have_not_changed(offsets: list[int], said: str) -> None:
+    letters = [msgspec.structs.replace(bad_letter(1), offset=offset) for offset in offsets]
+    found = answer(StoredKey(HASH, None, [], None, letters), "crm.", show_documents=False)
+    assert found.verdict == f"{said}A request with this key passes all checks of access."

@@ -37,7 +37,7 @@ async function find(input) {
   try {
     answers = looksLikeKey(text) ? await ofKey(input, text) : await ask("/api/find", { text });
   } catch (error) {
-    answers = [{ title: "no answer", verdict: error.message, state: "wrong", facts: [], events: [] }];
+    answers = [{ title: "no answer", verdict: error.message, state: "wrong", facts: [], events: [], documents: [] }];
   }
   const cause = answers.find((answer) => answer.state === "wrong");
   if (number !== asked) return;
@@ -55,9 +55,8 @@ async function ofKey(input, text) {
     const verdict =
       "A request with this key is refused with 401 invalid_api_key (row 4 of the table of answers). " +
       `This is not a key of Leadview: ${wrong}. Redis is not even asked for it.`;
-    return [
-      { title: "API key", verdict, state: "wrong", page: "runbook.md#why-is-a-key-refused", facts: [], events: [] },
-    ];
+    const page = "runbook.md#why-is-a-key-refused";
+    return [{ title: "API key", verdict, state: "wrong", page, facts: [], events: [], documents: [] }];
   }
   return ask("/api/find", { text: await hash(key) });
 }
@@ -79,18 +78,18 @@ function show(answer, isCause, page) {
       : null,
     answer.events.length ? events(answer.events, answer.title) : null,
     answer.note ? h("p", { class: "hint" }, ...prose(answer.note)) : null,
-    answer.document
-      ? h(
-          "details",
-          {},
-          h("summary", {}, "The document that readers get"),
-          h(
-            "pre",
-            { tabindex: "0", role: "region", "aria-label": `document of ${answer.title}` },
-            JSON.stringify(answer.document, null, 2),
-          ),
-        )
-      : null,
+    ...answer.documents.map(({ title, value }) =>
+      h(
+        "details",
+        {},
+        h("summary", {}, title),
+        h(
+          "pre",
+          { tabindex: "0", role: "region", "aria-label": `${title} of ${answer.title}` },
+          JSON.stringify(value, null, 2),
+        ),
+      ),
+    ),
   );
 }
 

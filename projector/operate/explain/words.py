@@ -15,7 +15,15 @@ from projector.operate.explain.explainer import (
     Nothing,
 )
 from projector.operate.explain.records import NEWEST, BadField, Fate, Published, Told
-from projector.operate.explain.stored import AccessCheck, Refusal, StoredEntity, StoredKey, StoredOrganization
+from projector.operate.explain.stored import (
+    AccessCheck,
+    Bucket,
+    InGeneration,
+    Refusal,
+    StoredEntity,
+    StoredKey,
+    StoredOrganization,
+)
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
 from schemas.words import utc
@@ -48,14 +56,22 @@ class Event(msgspec.Struct, frozen=True):
     state: Tone
 
 
+class Document(msgspec.Struct, frozen=True):
+    """A document as it is stored. `title` names the generations that have it."""
+
+    title: str
+    value: Any
+
+
 class Answer(msgspec.Struct, frozen=True):
     """About one thing. `verdict` says in a sentence what happened to it, `page` is a page in `docs` that says more.
 
     `kind` is the same for programs: the `AccessCheck` that refuses a key (`accepted` if none does), the `Fate` of a
     record, whether an entity is `shown`, `deleted` or `not applied`, or why nothing is known.
 
-    `events` are the records of it in Kafka, the newest first, as far as they were looked for. `document` is None also
-    if documents are not to be shown. All of it is plain text: nobody reads it as HTML or as markup.
+    `events` are the records of it in Kafka, the newest first, as far as they were looked for. `documents` are those
+    that differ, the live one first; there are none if documents are not to be shown. All of it is plain text: nobody
+    reads it as HTML or as markup.
     """
 
     kind: str
@@ -66,7 +82,7 @@ class Answer(msgspec.Struct, frozen=True):
     facts: list[Fact] = []
     events: list[Event] = []
     note: str = ""
-    document: Any = None
+    documents: list[Document] = []
 
 
 REFUSALS: Mapping[AccessCheck, str] = {
@@ -93,15 +109,14 @@ REFUSALS: Mapping[AccessCheck, str] = {
     "deleted organization": ("The organization is deleted. Publish it again, with a higher version, if that is wrong."),
     "access off": "The newest event of the organization switches API access off. Publish one with api_access true.",
     "used up": (
-        "The limit of the {refusal.bucket.scope}, {refusal.bucket.quota} requests in {refusal.bucket.window} s, is "
-        "used up for the next {refusal.bucket.wait:.1f} s."
+        "The limit of the {refusal.bucket.scope}, {requests}, is used up for the next {refusal.bucket.wait:.1f} s."
     ),
 }
 OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
-    "waits": ("waits", "waits to be applied: {told.before:,} offsets of its partition come before it"),
+    "waits": ("waits", "waits to be applied: {before}"),
     "parked": ("wrong", "is bad, and became a dead letter{accepted}: {told.reason}"),
     "bad": ("wrong", "is bad: {told.reason}. It has no dead letter any more"),
-    "shown": ("well", "was applied, and is what readers see"),
+    "shown": ("well", "was applied, and is what is stored"),
     "deleted": ("well", "was applied: it deleted the entity"),
     "outranked": (
         "wrong",
@@ -251,22 +266,35 @@ def _nothing(found: Nothing) -> Answer:
 
 def why(refusal: Refusal) -> str:
     """Returns why a request is refused, and what to do."""
-    return REFUSALS[refusal.check].format(refusal=refusal, at=utc(refusal.at, "seconds"))
+    requests = _requests(refusal.bucket) if refusal.bucket else ""
+    return REFUSALS[refusal.check].format(refusal=refusal, requests=requests, at=utc(refusal.at, "seconds"))
+
+
+def _requests(bucket: Bucket) -> str:
+    return f"{bucket.quota:,} {'request' if bucket.quota == 1 else 'requests'} in {bucket.window} s"
 
 
 def outcome(told: Told) -> tuple[Tone, str]:
     """Returns what became of a record, to be put after its name."""
     state, text = OUTCOMES[told.fate]
     if told.fate == "replaced" and told.version is None:
-        return state, "a delete (tombstone) that a later event has replaced"
+        return state, "is a delete (tombstone) that a later event has replaced"
     topic = told.record.split(":")[0]
     return state, text.format(
         told=told,
+        before=_before(told.before),
         accepted=" (an operator has accepted it)" if told.accepted else "",
         relation="the same as" if told.shown and told.version == told.shown.version else "lower than",
         newer=f"version {told.shown.version}" if told.shown else "",
         shown=_place(told.shown, topic) if told.shown else "",
     )
+
+
+def _before(offsets: int) -> str:
+    if offsets == 0:
+        return "it is the next record of its partition"
+    counted = "1 offset of its partition comes" if offsets == 1 else f"{offsets:,} offsets of its partition come"
+    return f"{counted} before it"
 
 
 def coordinates(head: Head | None, topic: str) -> str:
@@ -301,16 +329,15 @@ def _as_before(letters: Sequence[DeadLetter], verdict: str, state: Tone) -> tupl
     bad = [letter.field for letter in letters if not letter.accepted]
     if not bad:
         return verdict, state
-    records = "A record is" if len(bad) == 1 else "Records are"
-    return f"{records} bad ({', '.join(bad)}), so what they should have changed is as before. {verdict}", "wrong"
+    records, they = ("A record is", "it") if len(bad) == 1 else ("Records are", "they")
+    return f"{records} bad ({', '.join(bad)}), so what {they} should have changed is as before. {verdict}", "wrong"
 
 
 def _organization(found: StoredOrganization, topic_prefix: str) -> list[Fact]:
     limits = [
         Fact(
             f"limit of the {bucket.scope}",
-            f"{bucket.quota:,} requests in {bucket.window} s{'' if bucket.own else ' (of the settings)'}, "
-            f"{bucket.remaining:,} left",
+            f"{_requests(bucket)}{'' if bucket.own else ' (of the settings)'}, {bucket.remaining:,} left",
         )
         for bucket in found.limits
     ]
@@ -348,21 +375,22 @@ def _note(found: Published | None) -> str:
 
 def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answer:
     resource, stored = found.resource, found.stored
-    verdict, state = _shown(found, f"{topic_prefix}{resource.topic}")
+    verdict, state = _shown(found, topic_prefix)
     if stored.refusal:
         _, status, _ = stored.refusal.answer
-        verdict += f" It is not served: every key of its organization gets {status}. {why(stored.refusal)}"
+        served = f"This {resource.noun} is not served: every key of its organization gets {status}."
+        verdict += f" {served} {why(stored.refusal)}"
         state = "wrong"
     facts = [Fact("organization", found.organization)]
     for each in stored.generations:
-        name = f"generation {each.generation}{' (live)' if each.live else ''}"
-        facts.append(Fact(name, coordinates(each.event, f"{topic_prefix}{resource.topic}")))
+        facts.append(Fact(_generation(each), coordinates(each.event, f"{topic_prefix}{resource.topic}")))
         if each.etag:
             facts += [Fact("stored as", each.name), Fact("ETag", each.etag)]
         if each.etag and resource is LEAD:
             facts.append(Fact("contact inside it", coordinates(each.contact, f"{topic_prefix}{CONTACT.topic}")))
     facts += _letters(stored.dead_letters)
-    if stored.live.etag and not show_documents:
+    documents = _documents(stored)
+    if documents and not show_documents:
         facts.append(Fact("document", _HIDDEN))
     page = "dead-letters.md" if state == "wrong" and stored.dead_letters else _ORDERING
     head = stored.live.event
@@ -375,13 +403,35 @@ def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answ
         facts + (_bad(found.bad, show_documents) if state == "wrong" else []),
         _events(found.told[:_MOST_EVENTS]),
         _note(found.published),
-        stored.live.document if show_documents else None,
+        documents if show_documents else [],
     )
 
 
-def _shown(found: AboutEntity, topic: str) -> tuple[str, Tone]:
-    """Returns what readers see, what became of newer events, and how it is meant."""
+def _generation(found: InGeneration) -> str:
+    return f"generation {found.generation}{' (live)' if found.live else ''}"
+
+
+def _documents(found: StoredEntity) -> list[Document]:
+    """Returns each document that differs from the others once, the live one first."""
+    alike: dict[bytes, list[InGeneration]] = {}
+    for each in sorted(found.generations, key=lambda each: not each.live):
+        if each.etag:
+            # Compared as JSON, because 1 and true are equal in Python.
+            alike.setdefault(msgspec.json.encode(each.document), []).append(each)
+    return [
+        Document(f"document of {' and '.join(_generation(each) for each in those)}", those[0].document)
+        for those in alike.values()
+    ]
+
+
+def _shown(found: AboutEntity, topic_prefix: str) -> tuple[str, Tone]:
+    """Returns what readers see, what became of newer events, and how it is meant.
+
+    While every key of the organization is refused, it is what is stored instead: readers see nothing.
+    """
     noun, head = found.resource.noun, found.stored.live.event
+    refused = found.stored.refusal is not None
+    not_found = "" if refused else ", so readers get 404"
     later, bad = "", max(found.stored.dead_letters, key=lambda letter: (letter.time, letter.offset), default=None)
     waiting = next((each for each in found.told if each.fate == "waits"), None)
     if waiting:
@@ -391,11 +441,12 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, Tone]:
     elif bad:
         later = f" The event at {bad.field} is bad, and became a dead letter: {bad.reason}."
     if head is None:
-        later = later or _not_published(found, topic)
-        return f"No event of this {noun} was applied, so readers get 404.{later}", "waits" if waiting else "wrong"
-    place = f"{_place(head, topic)}, of {utc(head.time)}"
+        later = later or _not_applied(found, f"{topic_prefix}{found.resource.topic}")
+        nothing = f"Nothing is stored of this {noun}" if refused else f"No event of this {noun} was applied"
+        return f"{nothing}{not_found}.{later}", "waits" if waiting else "wrong"
+    place = f"{_place(head, f'{topic_prefix}{found.resource.topic}')}, of {utc(head.time)}"
     if not head.live:
-        return f"This {noun} is deleted, so readers get 404: by {place}.{later}", "plain"
+        return f"This {noun} is deleted{not_found}: by {place}.{later}", "plain"
     state: Tone = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
     ignored = next((each for each in found.told if each.fate in ("outranked", "older")), None)
     if ignored and not later:
@@ -403,15 +454,18 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, Tone]:
     if ignored and state == "well":
         state = "plain"
     if found.resource is LEAD:
-        later, state = _contact(found, later, state)
-    return f"Readers see {place}.{later}", state
+        later, state = _contact(found, topic_prefix, later, state)
+    return f"{'Stored is' if refused else 'Readers see'} {place}.{later}", state
 
 
-def _contact(lead: AboutEntity, later: str, state: Tone) -> tuple[str, Tone]:
+def _contact(lead: AboutEntity, topic_prefix: str, later: str, state: Tone) -> tuple[str, Tone]:
     """Returns the same, with what is known of the contact inside a lead."""
     contact = lead.stored.live.contact
     if contact is None:
-        return f"{later} No event of its contact was applied, so `contact` is null.", "plain"
+        # If Kafka was asked, an answer about the contact follows, which knows more.
+        key = f"{lead.organization}:{lead.stored.live.document['contact_id']}"
+        causes = _not_arrived(f"{topic_prefix}{CONTACT.topic}", key) if lead.published is None else ""
+        return f"{later} No event of its contact was applied, so `contact` is null.{causes}", "plain"
     if not contact.live:
         return f"{later} Its contact is deleted, so `contact` is null.", state
     if not lead.spliced:
@@ -419,14 +473,16 @@ def _contact(lead: AboutEntity, later: str, state: Tone) -> tuple[str, Tone]:
     return later, state
 
 
-def _not_published(found: AboutEntity, topic: str) -> str:
+def _not_applied(found: AboutEntity, topic: str) -> str:
     """Returns why no event of an entity is known, without the causes that are excluded."""
-    key = f"{found.organization}:{found.id}"
+    key, refusal = f"{found.organization}:{found.id}", found.stored.refusal
+    if refusal and refusal.check in ("incomplete", "replaying", "deleted organization"):
+        return ""  # the refusal is the cause
+    if found.told:
+        newest = found.told[0]
+        return f" The event at {newest.record} {outcome(newest)[1]}."
     if found.published is None:
-        return (
-            f" It waits in {topic}, it is a dead letter, or it was published to another topic, to another Kafka or "
-            f"with another message key than {key}."
-        )
+        return _not_arrived(topic, key)
     if found.published.whole:
         return (
             f" None was ever published to {topic} of the Kafka that is read here: all of its records were looked "
@@ -435,4 +491,13 @@ def _not_published(found: AboutEntity, topic: str) -> str:
     return (
         f" None is among the newest {NEWEST:,} offsets of each partition of {topic}: it was published long ago, or "
         f"never with the message key {key}."
+    )
+
+
+def _not_arrived(topic: str, key: str) -> str:
+    """Returns what may have become of an event if Kafka was not asked, and what to do."""
+    return (
+        f" Its event waits in {topic}, it is a dead letter, or it was published to another topic, to another Kafka, "
+        f"with another message key than {key}, or never. `status` shows what waits, and `dead-letters list` what is "
+        "bad; otherwise publish it."
     )

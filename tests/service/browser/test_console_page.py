@@ -48,9 +48,11 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
         page.wait_for("#verdict-text", "all is well")
         wait_until(lambda: re.search(r"data as of\s+\d+:\d\d", page.text("#stage-redis")), "it says Data-As-Of")
         shown = find(page, f"{crm.ORGANIZATION}:{crm.LEAD}", "was ignored", "contact")
-        assert "readers see" in shown
+        assert "Readers see" in shown
+        assert "is what is stored" in shown
         page.do("document.querySelectorAll('#answers details').forEach((each) => { each.open = true })")
         text = page.text("#answers")
+        assert "document of generation 1 (live)" in text
         assert HOSTILE in text.replace("\\n", "")
         assert "⟨U+202E⟩" in text
         assert "\u202e" not in text

@@ -185,11 +185,9 @@ def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_prim
         away.resume()
 
 
-async def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> None:
+def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> None:
     """What is read in spite of that is not unknown."""
-    leadview.start("run")
-    leadview.publish(crm.organization())
-    await leadview.settled()
+    leadview.serve(crm.organization())
     leadview.redis.replicaof("127.0.0.1", 1)
     try:
         done = leadview.wait_for_verdict("Redis refuses writes")

@@ -150,6 +150,7 @@ AREAS = (
             "unit/batch",
             "unit/compression",
             "unit/scripts",
+            "service/lua_checkpoint",
             "service/lua_documents",
             "service/lua_access",
             "service/lead_updates",

@@ -9,8 +9,8 @@ LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 12_000, 22_700
 _CLUSTER_BUS_OFFSET = 10_000
 _ATTEMPTS = 200
-_claims: list[socket.socket] = []
-"""One for each port that this process was given."""
+_claims: list[int] = []
+"""A file descriptor for each port that this process was given. None is closed before the process ends."""
 
 
 def free_port() -> int:
@@ -35,7 +35,7 @@ def _is_claimed(port: int) -> bool:
     except OSError:
         claim.close()
         return False
-    _claims.append(claim)
+    _claims.append(claim.detach())
     return True
 
 

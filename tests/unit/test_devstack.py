@@ -2,7 +2,7 @@
 the contract of change events, repeats with its seed, and looks alive.
 """
 
-import socket
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -275,7 +275,7 @@ def test_no_mail_and_no_call_reaches_anyone() -> None:
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing listens there, and to another process: it may belong to a server that starts, or starts again."""
-    claims: list[socket.socket] = []
+    claims: list[int] = []
     monkeypatch.setattr(ports, "_FIRST", ports._LAST - ports._ATTEMPTS)
     monkeypatch.setattr(ports, "_claims", claims)
     program = f"from devstack import ports; ports._FIRST = {ports._FIRST}; ports.free_port()"
@@ -284,7 +284,7 @@ def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     finally:
         for claim in claims:
-            claim.close()
+            os.close(claim)
     assert ports._ATTEMPTS >= len(given) == len(set(given)) > 0
     assert "there is no free port" in done.stderr
 

@@ -141,7 +141,7 @@ def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
     writers, prefix = redis.living, found.prefix
     if 0 < len(writers) < found.expected:
         yield problem.FewProjectors(len(writers), found.expected)
-    alone = all(it.heartbeat.prefix != prefix for it in writers)
+    alone = all(it.heartbeat.prefix not in (None, prefix) for it in writers)
     groups = Counter(it.heartbeat.group for it in writers if it.heartbeat.group is not None)
     for writer in writers:
         theirs = writer.heartbeat

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from leadview.background import keep
 from leadview.redis import cluster
@@ -320,7 +319,7 @@ class Link:
     async def _connect(self, *, late: bool = False) -> Connection:
         """Returns a connection that is ready for commands. Raises Unavailable."""
         connection, _ = await connect(
-            self.address, _named, within=self._timeout, max_in_flight=self._max_in_flight, late=late
+            self.address, _prove, within=self._timeout, max_in_flight=self._max_in_flight, late=late
         )
         return connection
 
@@ -334,12 +333,23 @@ class Link:
             )
 
 
-async def _named(connection: Connection) -> None:
-    """Give the connection a name, for operators who list the connections of Redis."""
+async def _prove(connection: Connection) -> None:
+    """Give the connection a name, for operators who list the connections of Redis. Raises Unavailable if the server is
+    a replica, in which no request can be charged.
+    """
+    await _call_if_permitted(connection, b"CLIENT", b"SETNAME", b"leadview-api")
+    role = await _call_if_permitted(connection, b"ROLE")
+    if role and role[0] != b"master":
+        raise Unavailable("Redis is a replica, and its master is needed")
+
+
+async def _call_if_permitted(connection: Connection, *command: bytes) -> Any:
+    """Returns the reply; None if it is an error: a Redis user without this permission can still be used."""
     try:
-        await connection.call((b"CLIENT", b"SETNAME", b"leadview-api"))
-    except ErrorReply as error:  # a Redis user without this permission can still be used
-        logger.debug("the connection could not be named", extra={"reason": str(error)})
+        return await connection.call(command)
+    except ErrorReply as error:
+        logger.debug("a new connection could not be set up completely", extra={"reason": str(error)})
+        return None
 
 
 def _pause(failures: int) -> float:
@@ -535,6 +545,4 @@ def servers(settings: ApiSettings) -> Servers:
     where = location(settings, timeout)
     if isinstance(where, SlotMap):
         return Cluster(where, timeout=timeout, max_in_flight=max_in_flight)
-    if isinstance(where, Address):  # what requests are charged to cannot be written to a replica
-        where = replace(where, must_be_master=True)
     return OneServer(Link(where, timeout=timeout, max_in_flight=max_in_flight), timeout)

@@ -1,5 +1,5 @@
 """The requests' only use of Redis: one script call per request, whose keys all share the caller's hash tag. A large
-document takes a second call, which reads its value alone.
+document is then read by itself, in parts.
 """
 
 import asyncio

@@ -313,7 +313,7 @@ async def _log_in(connection: Connection, address: Address) -> None:
     if address.db:
         await connection.call((b"SELECT", address.db))
     if address.must_be_master and (await connection.call((b"ROLE",)))[0] != b"master":
-        raise Unavailable(f"{address.host}:{address.port} is a replica, and its master is needed")
+        raise Unavailable("the Sentinels name a server that is a replica")
 
 
 def _reason(error: Exception, within: float) -> str:

@@ -91,6 +91,7 @@ async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -
     while any(it in seen and verified in it.unverified for it in record.state.breaks):
         with suppress(Conflict):
             await copies.change(store, record, compute)
+            return
         record = await copies.require(store)
 
 

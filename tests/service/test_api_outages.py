@@ -72,6 +72,13 @@ def test_a_replica_in_place_of_its_master(api: ApiServer, client: redis.Redis, r
     assert api.get("/readyz").status == 200
 
 
+def test_a_user_that_may_not_ask_for_the_role(server: RedisServer, client: redis.Redis, records: Records) -> None:
+    """Users of one's own may have been made before a plain URL led to that question, and proxies may not know it."""
+    client.acl_setuser("default", enabled=True, commands=["-role"])
+    with running_api(ApiSettings(redis_url=server.url)) as api:
+        wait_until_served(api, records.caller())
+
+
 def test_never_there(tmp_path: Path) -> None:
     with running_api(ApiSettings(redis_url="redis://127.0.0.1:1/0"), ready=False) as api:
         assert_unavailable(ask(api, Caller()))

@@ -39,10 +39,10 @@ def interpret(record: Record) -> Interpreted:
         raise _bad(error, record) from None
 
 
-def in_steps(record: Record) -> Generator[None, None, Interpreted]:
-    """Returns what `interpret` returns, and raises as it does. It yields between its steps.
+def in_parts(record: Record) -> Generator[None, None, Interpreted]:
+    """Returns what `interpret` returns, and raises as it does. It yields between its parts.
 
-    So the event loop can turn while a large record is read: each step takes a third of the time, or a little more.
+    So the event loop can turn while a large record is read: each part takes a third of the time, or a little more.
     """
     try:
         check_cost(record)
@@ -55,11 +55,11 @@ def in_steps(record: Record) -> Generator[None, None, Interpreted]:
 
 
 async def in_turns(record: Record) -> Interpreted:
-    """Returns what `interpret` returns, and raises as it does. The event loop turns between the steps."""
-    steps = in_steps(record)
+    """Returns what `interpret` returns, and raises as it does. The event loop turns between the parts."""
+    parts = in_parts(record)
     while True:
         try:
-            next(steps)
+            next(parts)
         except StopIteration as end:
             return cast(Interpreted, end.value)
         await asyncio.sleep(0)

@@ -5,14 +5,14 @@ A script begins with a comment. Its first sentence says what the script does. Th
     -- Requires  what must hold, so that the script destroys or declares nothing wrong (docs/generate/preconditions.py)
     -- Uses  the parts whose functions it needs
     -- KEYS  control, positions, dead_letters?
-    -- ARGV  stamp, number, steps(partition, expected, position)..., letters(name, letter)...
+    -- ARGV  stamp, number, advances(partition, expected, position)..., letters(field, letter)...
 
 A name with `?` may be absent. One with `...` stands for any number of values, or of rows with these fields. Indented
 lines after that say what the names mean. The body has only names. When a script is loaded, places take their place, so
 that they cost nothing:
 
     KEYS.control, ARGV.stamp       KEYS[1], ARGV[1]
-    FIRST.steps, SIZE.steps        where the rows begin, and how many arguments each of them has
+    FIRST.advances, SIZE.advances  where the rows begin, and how many arguments each of them has
     ARGV[i].expected               a field of the row that begins at i
 
 The caller is declared as a function without a body (`Folder.script`). Its parameters must be those of the header:

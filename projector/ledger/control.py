@@ -40,7 +40,7 @@ _OWN_FIELDS = frozenset(
 
 
 NOTHING_STORED = -1
-"""The offset that a step expects if no position has been stored yet."""
+"""The offset that an advance expects if no position has been stored yet."""
 
 _STORED = 1
 
@@ -76,7 +76,7 @@ class Position(msgspec.Struct, frozen=True):
         return numbers + (self.topic_id or NO_ID).encode()
 
 
-class Step(msgspec.Struct, frozen=True):
+class Advance(msgspec.Struct, frozen=True):
     """Moves a partition from the offset that this projector stored last, to a new position."""
 
     expected: int

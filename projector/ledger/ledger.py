@@ -19,19 +19,19 @@ from projector.errors import Refused, SessionEnded, Superseded
 from projector.ledger import breaks, control, copies
 from projector.ledger.control import (
     NOTHING_STORED,
+    Advance,
     Break,
     Checkpointed,
     ControlChanged,
     ControlRecord,
     Covered,
     Position,
-    Step,
 )
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.calls import Generations
-from projector.redis.scripts import RewindRow, StepRow
+from projector.redis.scripts import AdvanceRow, RewindRow
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, Stamp, number_of
@@ -220,33 +220,33 @@ class Ledger:
         return await breaks.note(self._store, session.record, found)
 
     async def cover(
-        self, session: Session, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()
+        self, session: Session, advances: Mapping[Partition, Advance], dead_letters: Sequence[DeadLetter] = ()
     ) -> Checkpointed:
-        """Store these steps and dead letters, after the writes that they cover.
+        """Store the advanced positions and these dead letters, after the writes that they cover.
 
-        On a cluster the steps are stored in every shard, and in the home copy, with the dead letters, last. A position
-        is the lowest one of all copies, so none moves before all of them have accepted it. Raises Unavailable also if
-        Redis restarted or failed over since the session was opened: writes before that may be missing, although the
-        positions are not lower.
+        On a cluster they are stored in every shard, then in the home copy, with the dead letters. A position is the
+        lowest one of all copies, so none moves before all of them have accepted it. Raises Unavailable also if Redis
+        restarted or failed over since the session was opened: writes before that may be missing, although the positions
+        are not lower.
         """
         others = session.incarnations.keys() - {names.HOME}
-        commands = [self._checkpoint(session, tag, steps) for tag in others]
+        commands = [self._checkpoint(session, tag, advances) for tag in others]
         for reply in await self._run(session, commands) if commands else ():
             if not isinstance(outcome := control.checkpointed(reply), Covered):
                 return outcome
         letters = dead_letters if self._rebuild is None else ()
-        [reply] = await self._run(session, [self._checkpoint(session, names.HOME, steps, letters)])
+        [reply] = await self._run(session, [self._checkpoint(session, names.HOME, advances, letters)])
         return control.checkpointed(reply)
 
     def _checkpoint(
         self,
         session: Session,
         tag: bytes,
-        steps: Mapping[Partition, Step],
+        advances: Mapping[Partition, Advance],
         dead_letters: Sequence[DeadLetter] | None = None,
     ) -> Command:
-        """Returns the call that stores these steps beside a copy. `dead_letters` are those among the records that the
-        steps cover; None if this copy does not have them.
+        """Returns the call that stores the advanced positions beside a copy. `dead_letters` are those among the records
+        that they cover; None if this copy does not have them.
         """
         return scripts.checkpoint(
             copy=names.copy(names.CONTROL, tag),
@@ -254,10 +254,10 @@ class Ledger:
             dead_letters=None if dead_letters is None else names.DEAD_LETTERS,
             stamp=session.stamp.text,
             incarnation=session.incarnations[tag],
-            number=len(steps),
-            steps=[
-                StepRow(names.position(*partition), step.expected, step.position.format())
-                for partition, step in steps.items()
+            number=len(advances),
+            advances=[
+                AdvanceRow(names.position(*partition), advance.expected, advance.position.format())
+                for partition, advance in advances.items()
             ],
             letters={letter.field: letter.stored for letter in dead_letters or ()},
         )

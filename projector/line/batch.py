@@ -1,8 +1,9 @@
-"""A batch of records: decoded and written slice by slice, then covered by one checkpoint.
+"""A batch: the records that one checkpoint covers. What a poll has returned is decoded and written slice by slice, and
+so is what further polls return meanwhile.
 
 A few bad records are parked, too many halt the line.
 
-While a topic is read again, the line reads the heads of the documents that a batch changes, to leave out the records
+While a topic is read again, the line reads the heads of the documents that a poll changes, to leave out the records
 that would change nothing. All of them are asked for at once, and compared as they arrive.
 
 A record that is already applied need not even be decoded. This doubles the rate at which a topic is read again, after a
@@ -29,9 +30,9 @@ from projector.change import version_of
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
-from projector.interpret import in_steps, interpret
+from projector.interpret import in_parts, interpret
 from projector.kafka.accepted import Acceptance
-from projector.ledger.control import Position, Step
+from projector.ledger.control import Advance, Position
 from projector.ledger.ledger import Session
 from projector.line.pace import Pacer
 from projector.offsets import OffsetRange, by_partition, spans
@@ -46,10 +47,13 @@ from schemas.heartbeat import Halted
 from schemas.layouts import HISTORY_BIT, STATE_TOMBSTONE, VERSION, HeadNumbers, heads_numbers
 from schemas.resources import RESOURCES, Resource
 
+_BATCH_SECONDS = 0.02
+"""How long a batch takes in what comes while it is written: each record is written at once, and visible from then on,
+but a checkpoint for every few of them would take as long as to write them."""
 WINDOW = 1000
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
 """What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
-steps, and `projector.change` bounds what each of them may cost."""
+parts, and `projector.change` bounds what each of them may cost."""
 _LONG_SECONDS, _REST = 0.01, 0.25
 
 
@@ -68,9 +72,8 @@ class BadRecordGuard:
         self._consecutive: list[Coordinates] = []
 
     def fork(self) -> "BadRecordGuard":
-        """Returns a copy that counts one batch. The copy replaces this guard when the batch is covered.
-
-        A batch that is not covered is read again, and its records must count only once.
+        """Returns a copy that counts one batch, and that replaces this guard when the batch is covered. A batch that is
+        not covered is read again, and its records must count only once.
         """
         fork = copy(self)
         fork._bad = self._bad.copy()  # noqa: SLF001 - of the same class
@@ -111,45 +114,66 @@ class BadRecordGuard:
 
 
 class Batch:
-    """Records of several partitions, in order for each. Bad records become `dead_letters`.
+    """The records that one checkpoint covers: those of a poll, and of further polls as long as it `takes_more`.
 
-    If there are too many of them, `slices` ends early and `stopped` says why: then no checkpoint may cover the batch.
+    Bad records become `dead_letters`. If there are too many of them, `slices` ends early and `stopped` says why: then
+    no checkpoint may cover the batch.
     """
 
     def __init__(
         self,
-        polled: Mapping[Partition, list[Record]],
         guard: BadRecordGuard,
-        heads: "StoredHeads | None" = None,
         acceptance: Callable[[Coordinates], Acceptance | None] = lambda _: None,
+        most: int = 5000,
     ) -> None:
-        """`heads` are those of the records' documents. Records that would not change one are left out.
-
-        `acceptance` finds out whether an operator has accepted a bad record.
+        """`guard` counts the bad records of this batch. `acceptance` finds out whether an operator has accepted one.
+        The batch takes in no more polls after `most` records.
         """
-        self._polled = polled
-        self._guard = guard
-        self._heads = heads
-        self._lacks_head = False
-        """Whether the next record waits until the head of its document has arrived."""
+        self.guard = guard
         self._acceptance = acceptance
+        self.left = most
+        self._began = time.monotonic()
+        self._lacks_head = False
+        """Whether the last slice ended because the head of the next record's document has not arrived yet."""
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
-        self.size = sum(len(records) for records in polled.values())
-        self.left_out = 0
+        """Of this poll: the earliest time of an event."""
+        self.ends: dict[Partition, int] = {}
+        """The offset behind the last record of each partition."""
+        self.applied = Applied()
         self.dead_letters: list[DeadLetter] = []
         self.stopped: LineStopped | None = None
+        self.freshness: float | None = None
+        """The most seconds from an event until it was written; None if there were bad records only."""
 
-    def slices(self, size: int) -> Iterator[list[Intent]]:
-        """Yields the intents of up to `size` records at a time, fewer if they are large.
+    @property
+    def seconds(self) -> float:
+        """The time since the batch was begun."""
+        return time.monotonic() - self._began
+
+    @property
+    def wait(self) -> float:
+        """How many seconds it may wait for more records."""
+        return _BATCH_SECONDS - self.seconds
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether another poll may be added. None is behind a bad record, which would have to wait for it."""
+        return not self.dead_letters and self.left > 0 and self.wait > 0
+
+    def slices(
+        self, polled: Mapping[Partition, list[Record]], size: int, heads: "StoredHeads | None" = None
+    ) -> Iterator[list[Intent]]:
+        """Yields the intents of up to `size` records at a time, fewer if they are large. `heads` are those of the
+        records' documents: what would not change one is left out.
 
         A slice may be empty, so that the caller can do something else between many bad or large records.
         """
         intents: list[Intent] = []
         left, until = _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
         try:
-            for partition, records in self._polled.items():
-                for found in self._intents(partition, records):
+            for partition, records in polled.items():
+                for found in self._intents(partition, records, heads.found[partition] if heads else None):
                     if found:
                         record, intent = found
                         left -= len(record.value or b"")
@@ -160,31 +184,39 @@ class Batch:
                         intents, left, until = [], _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
         except LineStopped as error:
             # No checkpoint will cover this batch, so nobody needs the rest of the last slice.
-            yield from self._stop(error, until)
+            yield from self._stop(error, polled, until)
         else:
             yield intents
 
-    async def write(self, session: Session, store: Store, pacer: Pacer) -> Applied:
-        """Write all of it into Redis, in the generations of the session, while the rest of it is decoded: a few slices
-        at once, since versions guard every write.
+    async def write(
+        self,
+        polled: Mapping[Partition, list[Record]],
+        session: Session,
+        store: Store,
+        pacer: Pacer,
+        heads: "StoredHeads | None" = None,
+    ) -> int:
+        """Write the records of a poll into Redis, in the generations of the session, while the rest of them is decoded:
+        a few slices at once, since versions guard every write. Returns how many of them were stale.
 
         Raises Unavailable, or LineStopped if there are too many bad records.
         """
-        applied = Applied()
-        pace = await pacer.pace(self.size)
+        size = sum(map(len, polled.values()))
+        stale_before = self.applied.stale
+        pace = await pacer.pace(size)
         in_flight: deque[asyncio.Task[Applied]] = deque()
         try:
-            if self._heads:
-                await self._heads.ask()
+            if heads:
+                await heads.ask()
             started = time.perf_counter()
-            for intents in self.slices(pace.slice_records):
-                if self._heads and self._lacks_head:
-                    await self._heads.arrive()
+            for intents in self.slices(polled, pace.slice_records, heads):
+                if heads and self._lacks_head:
+                    await heads.arrive()
                     self._lacks_head = False
                 seconds = time.perf_counter() - started
                 await pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
-                    applied.add(await in_flight.popleft())
+                    self.applied.add(await in_flight.popleft())
                 applying = apply(store, intents, session.generations, fence=session, max_documents=pace.max_documents)
                 in_flight.append(asyncio.create_task(applying))
                 # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
@@ -192,20 +224,27 @@ class Batch:
                 await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
                 started = time.perf_counter()
             while in_flight:
-                applied.add(await in_flight.popleft())
+                self.applied.add(await in_flight.popleft())
         finally:
             await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
-            if self._heads:
-                await self._heads.arrive_all()
+            if heads:
+                await heads.arrive_all()
         if self.stopped:
             raise self.stopped
-        applied.stale += self.left_out
-        return applied
+        self.left -= size
+        self.ends |= {partition: records[-1].next_offset for partition, records in polled.items()}
+        oldest, self._oldest = self._oldest, None
+        if oldest is not None:
+            self.freshness = max(self.freshness or 0.0, time.time() - oldest / 1000)
+        return self.applied.stale - stale_before
 
-    def _stop(self, stopped: LineStopped, until: float) -> Iterator[list[Intent]]:
+    def _stop(
+        self, stopped: LineStopped, polled: Mapping[Partition, list[Record]], until: float
+    ) -> Iterator[list[Intent]]:
         """Look for all bad records that an operator would have to accept. Yields empty slices meanwhile."""
+        topic, number, offset = stopped.bad[-1]
         behind: list[Coordinates] = []
-        for bad in self._bad_behind(stopped.bad[-1]):
+        for bad in self._bad_behind(offset, polled[Partition(topic, number)]):
             if bad:
                 behind.append(bad)
             if time.perf_counter() > until:
@@ -215,15 +254,12 @@ class Batch:
         halt = msgspec.structs.replace(stopped.halt, bad=len(found), ranges=_ranges(found))
         self.stopped = LineStopped(halt, stopped.bad)
 
-    def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
-        """Returns the step of each partition, from its present position."""
+    def advances(self, positions: Mapping[Partition, int]) -> dict[Partition, Advance]:
+        """Returns by how much each partition advances, from its present position."""
         now = int(time.time() * 1000)
         return {
-            partition: Step(
-                positions[partition],
-                Position(records[-1].next_offset, self._event_times.get(partition, 0), now),
-            )
-            for partition, records in self._polled.items()
+            partition: Advance(positions[partition], Position(end, self._event_times.get(partition, 0), now))
+            for partition, end in self.ends.items()
             if partition in positions  # it may have been revoked meanwhile
         }
 
@@ -232,46 +268,43 @@ class Batch:
         """The bad records that nobody has accepted."""
         return [(letter.topic, letter.partition, letter.offset) for letter in self.dead_letters if not letter.accepted]
 
-    def freshness(self) -> float | None:
-        """Returns the seconds since the oldest event of the batch; None if it had bad records only."""
-        return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
-
-    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None] | None]:
+    def _intents(
+        self, partition: Partition, records: list[Record], heads: "_Heads | None"
+    ) -> Iterator[tuple[Record, Intent | None] | None]:
         """Reads the records of a partition. Yields one of three kinds:
 
             record, intent    it has to be written
             record, None      it is bad, already applied or stale, so nothing is written
-            None              between two steps of a large record, or until the head of its document has arrived
+            None              between two parts of a large record, or until the head of its document has arrived
 
         Raises LineStopped if too many are bad.
         """
         good, newest, oldest = 0, None, self._oldest
-        heads = self._heads.found[partition] if self._heads else None
         for index, record in enumerate(records):
-            intent, time, head = None, None, None
+            intent, moment, head = None, None, None
             if heads:
                 while (head := heads[index]) is None:
                     self._lacks_head = True
                     yield None
-                time = event_time(record, head)
-            if time is None:
+                moment = event_time(record, head)
+            if moment is None:
                 try:
-                    intent, time = interpret(record) if _is_small(record) else (yield from in_steps(record))
+                    intent, moment = interpret(record) if _is_small(record) else (yield from in_parts(record))
                 except BadRecord as error:
-                    self._guard.passed(good)
+                    self.guard.passed(good)
                     good = 0
                     self._park(record, error)
                     yield record, None
                     continue
                 if head and is_stale(intent, head):
                     intent = None
-            good, newest = good + 1, time
-            if oldest is None or time < oldest:
-                oldest = time
+            good, newest = good + 1, moment
+            if oldest is None or moment < oldest:
+                oldest = moment
             if intent is None:
-                self.left_out += 1
+                self.applied.stale += 1
             yield record, intent
-        self._guard.passed(good)
+        self.guard.passed(good)
         self._oldest = oldest
         if newest is not None:
             self._event_times[partition] = newest
@@ -284,14 +317,13 @@ class Batch:
                 return
             dead_letter = dead_letter.accept(acceptance.note, acceptance.time)
         self.dead_letters.append(dead_letter)
-        self._guard.note(dead_letter, error.fault)
+        self.guard.note(dead_letter, error.fault)
 
-    def _bad_behind(self, last: Coordinates) -> Iterator[Coordinates | None]:
-        """Yields the bad records behind the last one that counted, in its partition, that nobody has accepted; None for
-        any other record, and between its steps.
+    def _bad_behind(self, offset: int, records: Sequence[Record]) -> Iterator[Coordinates | None]:
+        """Yields the bad records behind this offset, which is that of the last one that counted, that nobody has
+        accepted; None for any other record, and between its parts.
         """
-        topic, number, offset = last
-        for record in self._polled[Partition(topic, number)]:
+        for record in records:
             if record.offset > offset:
                 at = _coordinates(record)
                 is_bad = yield from _is_bad(record)
@@ -314,7 +346,7 @@ def _is_small(record: Record) -> bool:
 
 def _is_bad(record: Record) -> Generator[None, None, bool]:
     try:
-        _ = interpret(record) if _is_small(record) else (yield from in_steps(record))
+        _ = interpret(record) if _is_small(record) else (yield from in_parts(record))
     except BadRecord:
         return True
     return False
@@ -334,7 +366,7 @@ _Call = tuple[Command, list[_Query]]
 
 
 class StoredHeads:
-    """The heads of the documents that a batch changes. They arrive while the batch is decoded.
+    """The heads of the documents that the records of a poll change. They arrive while the records are decoded.
 
     Versions only grow: what a head shows to be applied stays so, however long ago it was read. Otherwise the script
     compares the versions once more when it writes.

@@ -8,7 +8,7 @@ records twice is always safe, since versions guard every write.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -17,7 +17,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
-from projector.ledger.control import Checkpointed, ControlChanged, Covered, Step, WentBack
+from projector.ledger.control import Checkpointed, ControlChanged, Covered, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads
 from projector.line.health import LineHealth
@@ -25,7 +25,6 @@ from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMe
 from projector.line.pace import Pacer
 from projector.line.positions import Beside, Positions
 from projector.record import Partition, Record
-from projector.redis.apply import Applied
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
@@ -34,9 +33,6 @@ from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 _POLL_SECONDS = 0.5
-_BATCH_SECONDS = 0.02
-"""How long a batch takes in what comes while it is written: each record is written at once, and visible from then on,
-but a checkpoint for every few of them would take as long as to write them."""
 _CHECK_SECONDS = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between attempts while Redis or Kafka is not available. The first attempt after an outage applies what was
@@ -83,7 +79,7 @@ class Line:
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
         """The bad records that an operator has accepted: they become dead letters as well, and never halt the line."""
-        # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
+        # If most of the last poll was stale, asking Redis first is cheaper than decoding the records again.
         self._mostly_stale = False
         self._checked_at = 0.0
         self._covering = asyncio.Lock()
@@ -165,57 +161,44 @@ class Line:
         """Map these records and those of the next milliseconds, write them, and store the positions after all of them.
         Whatever fails before that, all of them are read again.
         """
-        started, guard, left = time.monotonic(), self._guard.fork(), self._batch_records
-        steps: dict[Partition, Step] = {}
-        whole = Applied()
-        ages: list[float] = []
-        while True:
-            batch, applied = await self._write(polled, guard)
+        batch = Batch(self._guard.fork(), self._accepted.find, self._batch_records)
+        while polled:
+            await self._write(polled, batch)
             # What is accepted was learned when the line began to read a partition, and an operator may have accepted
             # some of these records since: then the batch is read again, and does not count them.
             if await self._accepted.include_any(batch.counted):
                 self._positions.reset()
                 return
-            whole.add(applied)
-            if (age := batch.freshness()) is not None:
-                ages.append(age)
-            steps |= batch.steps(self._positions.offsets)
-            left, wait = left - batch.size, started + _BATCH_SECONDS - time.monotonic()
-            if batch.dead_letters or left <= 0 or wait <= 0:
-                break
-            more = await self._source.more(left, wait)
-            if await self._start_over_if_history_was_lost(more, steps):
-                return
-            if not more:
-                break
-            polled = more
-        dead_letters = await without_deleted(self._store, batch.dead_letters)
-        if self._act_on(await self._positions.cover(steps, dead_letters)):
-            self._guard = guard
-            self.health.advanced()
-            self._metrics.batch(whole, len(batch.dead_letters), time.monotonic() - started, max(ages, default=None))
-            _report(dead_letters)
             self._unknown_fields.look(polled, time.monotonic())
+            if not batch.takes_more:
+                break
+            polled = await self._source.more(batch.left, batch.wait)
+            if await self._start_over_if_history_was_lost(polled, batch.ends):
+                return
+        dead_letters = await without_deleted(self._store, batch.dead_letters)
+        if self._act_on(await self._positions.cover(batch.advances(self._positions.offsets), dead_letters)):
+            self._guard = batch.guard
+            self.health.advanced()
+            self._metrics.batch(batch.applied, len(batch.dead_letters), batch.seconds, batch.freshness)
+            _report(dead_letters)
             await erase_late(self._store, dead_letters)
 
-    async def _write(self, polled: dict[Partition, list[Record]], guard: BadRecordGuard) -> tuple[Batch, Applied]:
+    async def _write(self, polled: dict[Partition, list[Record]], batch: Batch) -> None:
         """Map these records and write them. They are visible then, and no position covers them yet."""
         await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
         session = self._positions.session
         heads = StoredHeads(self._store, polled, session.generations) if self._mostly_stale else None
-        batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await batch.write(session, self._store, self._pacer)
-        self._mostly_stale = 2 * applied.stale > batch.size
-        return batch, applied
+        stale = await batch.write(polled, session, self._store, self._pacer, heads)
+        self._mostly_stale = 2 * stale > sum(map(len, polled.values()))
 
     async def _start_over_if_history_was_lost(
-        self, polled: dict[Partition, list[Record]], steps: Mapping[Partition, Step]
+        self, polled: dict[Partition, list[Record]], ends: dict[Partition, int]
     ) -> bool:
-        """Start over if these records do not follow on those that were applied, or on these steps: they come from
+        """Start over if these records do not follow on those that were applied, or written up to `ends`: they come from
         before the position, or a new leader has not all that the leader before it had. `Positions.ensure_positioned`
         finds out why. Returns whether it did.
         """
-        if before := self._positions.ahead_of(polled, steps):
+        if before := self._positions.ahead_of(polled, ends):
             await self._positions.start_over(before)
         elif await self._source.was_cut_off():
             self._positions.reset()

@@ -18,13 +18,13 @@ from projector.kafka.reader import Source
 from projector.ledger import breaks
 from projector.ledger.control import (
     NOTHING_STORED,
+    Advance,
     Break,
     Checkpointed,
     ControlRecord,
     Covered,
     Position,
     Revision,
-    Step,
     revision,
 )
 from projector.ledger.ledger import Ledger, Session
@@ -63,8 +63,9 @@ class Positions:
         return self._session
 
     async def ensure_positioned(self) -> Revision | None:
-        """Open a session if there is none, and seek the partitions that are new to this line to their stored positions,
-        after those of topics that have lost their history were taken back. Usually there is nothing to do.
+        """Open a session if there is none, or if partitions are new to this line, and seek these to their stored
+        positions. Positions in topics that have lost their history are taken back before. Usually there is nothing to
+        do.
 
         Returns how the control record differs from that of the session before; None if it does not. Raises Superseded,
         and Refused if there is nothing to write any more.
@@ -116,14 +117,17 @@ class Positions:
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in assigned}
 
     def ahead_of(
-        self, polled: Mapping[Partition, Sequence[Record]], steps: Mapping[Partition, Step]
+        self, polled: Mapping[Partition, Sequence[Record]], ends: dict[Partition, int]
     ) -> dict[Partition, int]:
-        """Returns the positions above the first of these records: their partitions ended before them. A position that
-        is not stored yet is among the steps.
+        """Returns the position of each partition whose first record here comes from before it. The log has ended below
+        that position, so it was read again from an earlier offset. `ends` are positions that are not stored yet.
         """
-        at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
-        at |= {partition: steps[partition].position.offset for partition in polled.keys() & steps.keys()}
-        return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
+        at = self.offsets | ends
+        return {
+            partition: at[partition]
+            for partition, records in polled.items()
+            if records[0].offset < at.get(partition, NOTHING_STORED)
+        }
 
     async def start_over(self, before: Mapping[Partition, int]) -> None:
         """Read again, because Kafka has returned records from before these positions.
@@ -206,14 +210,16 @@ class Positions:
             await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)
 
-    async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
+    async def cover(
+        self, advances: Mapping[Partition, Advance], dead_letters: Sequence[DeadLetter] = ()
+    ) -> Checkpointed:
         """Store new positions, with the ids of the topics and the epochs of the leaders, together with these dead
         letters.
         """
-        steps = {at: Step(step.expected, self._whole(at, step.position)) for at, step in steps.items()}
-        outcome = await self._ledger.cover(self.session, steps, dead_letters)
+        advances = {at: Advance(it.expected, self._whole(at, it.position)) for at, it in advances.items()}
+        outcome = await self._ledger.cover(self.session, advances, dead_letters)
         if isinstance(outcome, Covered):
-            moved = {partition: step.position.offset for partition, step in steps.items()}
+            moved = {partition: advance.position.offset for partition, advance in advances.items()}
             self.offsets |= {partition: offset for partition, offset in moved.items() if partition in self.offsets}
             self._uncommitted |= moved
         return outcome
@@ -243,13 +249,13 @@ class Positions:
 
         Returns None if there is nothing to pass.
         """
-        steps = {}
+        advances = {}
         for partition, end_offset in end_offsets.items():
             position = self._source.position(partition)
             at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
             if at is not None and at < end_offset == position:
-                steps[partition] = Step(at, Position(end_offset, 0, int(time.time() * 1000)))
-        return await self.cover(steps) if steps else None
+                advances[partition] = Advance(at, Position(end_offset, 0, int(time.time() * 1000)))
+        return await self.cover(advances) if advances else None
 
     def are_at(self, end_offsets: Mapping[Partition, int]) -> bool:
         """Returns whether everything before these offsets is applied."""

@@ -12,8 +12,8 @@ SCRIPTS = _folder.scripts
 """All of them."""
 
 
-class StepRow(NamedTuple):
-    """A step of a partition, as the script of a checkpoint takes it."""
+class AdvanceRow(NamedTuple):
+    """The advance of a position, as the script of a checkpoint takes it."""
 
     partition: str
     expected: int
@@ -202,7 +202,7 @@ def checkpoint(
     stamp: str,
     incarnation: str,
     number: int,
-    steps: Sequence[StepRow],
+    advances: Sequence[AdvanceRow],
     letters: Mapping[str, bytes],
 ) -> None: ...
 

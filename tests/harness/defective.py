@@ -6,16 +6,16 @@ leads.
 
 import os
 import sys
+from collections.abc import Mapping
 
 from projector import mapping
 from projector.change import Change
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.ledger.ledger import Session
-from projector.line.batch import Batch
+from projector.line.batch import Batch, StoredHeads
 from projector.line.pace import Pacer
-from projector.record import Record
-from projector.redis.apply import Applied
+from projector.record import Partition, Record
 from projector.redis.store import Store
 from schemas import resources
 from schemas.faults import Fault
@@ -25,11 +25,18 @@ _write = Batch.write
 _intent = mapping.intent
 
 
-async def write(self: Batch, session: Session, store: Store, pacer: Pacer) -> Applied:
-    kinds = {record.kind for records in self._polled.values() for record in records}
+async def write(
+    self: Batch,
+    polled: Mapping[Partition, list[Record]],
+    session: Session,
+    store: Store,
+    pacer: Pacer,
+    heads: StoredHeads | None = None,
+) -> int:
+    kinds = {record.kind for records in polled.values() for record in records}
     if any(isinstance(kind, Resource) for kind in kinds):
         raise KeyError("a name")
-    return await _write(self, session, store, pacer)
+    return await _write(self, polled, session, store, pacer, heads)
 
 
 def intent(change: Change, record: Record) -> Intent:

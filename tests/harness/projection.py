@@ -13,7 +13,7 @@ from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import Checkpointed, Step
+from projector.ledger.control import Advance, Checkpointed
 from projector.ledger.ledger import Ledger, Session, Sessions
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
@@ -132,8 +132,8 @@ class Opened:
         ledger = Ledger(store, Sessions(store), **options)
         return cls(store, ledger, await ledger.open())
 
-    async def cover(self, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter] = ()) -> Checkpointed:
-        return await self.ledger.cover(self.session, steps, letters)
+    async def cover(self, advances: Mapping[Partition, Advance], letters: Sequence[DeadLetter] = ()) -> Checkpointed:
+        return await self.ledger.cover(self.session, advances, letters)
 
     async def positions(self, *partitions: Partition) -> dict[Partition, int | None]:
         """Returns what a session that is opened now would begin with."""

@@ -29,7 +29,7 @@ from projector.commands.validate import Lines
 from projector.console.pages import page
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.interpret import in_steps, interpret
+from projector.interpret import in_parts, interpret
 from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.operate.explain.explainer import question
@@ -316,19 +316,19 @@ def seconds(worst: Worst, given: Any) -> float:
     return time.thread_time() - started
 
 
-def longest_step(record: Record) -> float:
-    """Returns the time of this thread for the longest step of a record, the compression of its document included."""
+def longest_part(record: Record) -> float:
+    """Returns the time of this thread for the longest part of reading a record, the compression of its document included."""
     longest, started = 0.0, time.thread_time()
-    for _ in _steps(record):
+    for _ in _parts(record):
         longest = max(longest, time.thread_time() - started)
         started = time.thread_time()
     return longest
 
 
-def _steps(record: Record) -> Iterator[None]:
-    """Yields behind each step."""
+def _parts(record: Record) -> Iterator[None]:
+    """Yields behind each part."""
     with suppress(BadRecord):
-        intent, _ = yield from in_steps(record)
+        intent, _ = yield from in_parts(record)
         yield
         list(calls([compressed(intent)], ids(1, 2)))
     yield

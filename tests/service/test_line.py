@@ -15,7 +15,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.intent import Intent
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, Break, Checkpointed, Copy, Position, Step
+from projector.ledger.control import NOTHING_STORED, Advance, Break, Checkpointed, Copy, Position
 from projector.ledger.ledger import Ledger, Session
 from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
@@ -606,7 +606,7 @@ class Meanwhile(Pacer):
             self._happens.pop(0)()
 
 
-class NotedSteps(Ledger):
+class NotedAdvances(Ledger):
     """Notes the positions that each checkpoint stores behind records, and how many documents there are by then."""
 
     def __init__(self, projection: Projection) -> None:
@@ -614,10 +614,10 @@ class NotedSteps(Ledger):
         self._projection = projection
         self.noted: list[tuple[dict[Partition, int], int]] = []
 
-    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
-        if moved := {at: step.position.offset for at, step in steps.items() if step.position.offset}:
-            self.noted.append((moved, len(self._projection.documents())))
-        return await super().cover(session, steps, dead_letters)
+    async def cover(self, session: Session, advances: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
+        if ends := {at: advance.position.offset for at, advance in advances.items() if advance.position.offset}:
+            self.noted.append((ends, len(self._projection.documents())))
+        return await super().cover(session, advances, dead_letters)
 
 
 @pytest.mark.parametrize(
@@ -636,15 +636,15 @@ async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(
     batch_records: int,
     checkpoints: list[dict[Partition, int]],
 ) -> None:
-    monkeypatch.setattr(line, "_BATCH_SECONDS", seconds)
+    monkeypatch.setattr(batch, "_BATCH_SECONDS", seconds)
     more = [crm.lead(id=crm.uuid(0x200 + number)) for number in range(2)]
     pacer = Meanwhile(lambda: kafka.publish(*more), lambda: kafka.publish(crm.contact()))
-    ledger = NotedSteps(projection)
+    ledger = NotedAdvances(projection)
     async with running(projection, kafka, ledger, pacer, batch_records=batch_records) as it:
         kafka.publish(*leads(2))
         await it.covers(1, CONTACTS)
         assert it.stored() == 4
-    assert [steps for steps, _ in ledger.noted] == checkpoints
+    assert [ends for ends, _ in ledger.noted] == checkpoints
     assert ledger.noted[-1][1] == 5, "all are visible before the checkpoint"
 
 
@@ -652,14 +652,14 @@ async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_i
     projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever comes behind it is of the next batch: a bad record does not wait until nothing more comes."""
-    monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
-    ledger = NotedSteps(projection)
+    monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)
+    ledger = NotedAdvances(projection)
     pacer = Meanwhile(lambda: kafka.publish(BAD), lambda: kafka.publish(*leads(1, version=2)))
     async with running(projection, kafka, ledger, pacer) as it:
         kafka.publish(*leads(2))
         await it.covers(4)
     assert [letter.offset for letter in await all_dead_letters(projection.store)] == [2]
-    assert [steps for steps, _ in ledger.noted] == [{LEADS: 3}, {LEADS: 4}]
+    assert [ends for ends, _ in ledger.noted] == [{LEADS: 3}, {LEADS: 4}]
 
 
 async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothing_of_it(
@@ -670,8 +670,8 @@ async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothi
     async with running(projection, kafka) as it:
         kafka.publish(*leads(5))
         await it.covers(5)
-    monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
-    ledger = NotedSteps(projection)
+    monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)
+    ledger = NotedAdvances(projection)
     async with running(projection, kafka, ledger, Meanwhile(lambda: kafka.cut_off(LEADS, 2, epoch=4))) as it:
         kafka.publish(*leads(1, version=2))
         await it.covers(2)
@@ -685,19 +685,19 @@ async def test_records_from_before_what_was_just_written_start_over(
     projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No position is stored yet that they could be compared with."""
-    monkeypatch.setattr(line, "_BATCH_SECONDS", inf)
+    monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)
 
     def replace_all() -> None:
         kafka.records[LEADS] = []
         kafka.publish(*leads(3, version=2))
         kafka.offsets[LEADS] = 0
 
-    ledger = NotedSteps(projection)
+    ledger = NotedAdvances(projection)
     async with running(projection, kafka, ledger, Meanwhile(replace_all)) as it:
         kafka.publish(*leads(5))
         await it.covers(3)
     assert kafka.sought(LEADS) == [None, None]
-    assert [steps for steps, _ in ledger.noted] == [{LEADS: 3}]
+    assert [ends for ends, _ in ledger.noted] == [{LEADS: 3}]
 
 
 class HeldCheck(Ledger):
@@ -760,7 +760,7 @@ async def test_a_session_under_another_record_positions_all_partitions_again(
     kafka.publish(*leads(3))
     await positions.ensure_positioned()
     await kafka.poll(10, 0)
-    await positions.cover({LEADS: Step(NOTHING_STORED, Position(3, 0, 0))})
+    await positions.cover({LEADS: Advance(NOTHING_STORED, Position(3, 0, 0))})
     assert positions.offsets[LEADS] == kafka.position(LEADS) == 3
     projection.client.flushdb()
     await copies.current(projection.store)

@@ -14,11 +14,11 @@ from projector.errors import Refused, Unavailable
 from projector.ledger.breaks import rewind
 from projector.ledger.control import (
     NOTHING_STORED,
+    Advance,
     Checkpointed,
     ControlChanged,
     Covered,
     Position,
-    Step,
     WentBack,
 )
 from projector.record import Partition
@@ -38,37 +38,41 @@ LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)
 LETTER = DeadLetter.of(crm.lead().record(offset=6), Fault("other", found="it is bad"))
 
 
-def step(expected: int, offset: int) -> Step:
-    return Step(expected, Position(offset, 1_700_000_000_000, 1_700_000_000_001))
+def advance(expected: int, offset: int) -> Advance:
+    return Advance(expected, Position(offset, 1_700_000_000_000, 1_700_000_000_001))
 
 
 STORED = Covered()
 
 
 @pytest.mark.parametrize(
-    ("before", "steps", "outcome", "after"),
+    ("before", "advances", "outcome", "after"),
     [
-        pytest.param({}, {LEADS: step(NOTHING_STORED, 7)}, STORED, {LEADS: 7}, id="the first"),
-        pytest.param({LEADS: 7}, {LEADS: step(7, 9)}, STORED, {LEADS: 9}, id="forward"),
-        pytest.param({LEADS: 99}, {LEADS: step(99, 100)}, STORED, {LEADS: 100}, id="99 to 100 compares numbers"),
-        pytest.param({LEADS: 2**46}, {LEADS: step(2**46, 2**46 + 1)}, STORED, {LEADS: 2**46 + 1}, id="large offsets"),
-        pytest.param({LEADS: 9}, {LEADS: step(7, 8)}, STORED, {LEADS: 9}, id="a zombie takes nothing back"),
+        pytest.param({}, {LEADS: advance(NOTHING_STORED, 7)}, STORED, {LEADS: 7}, id="the first"),
+        pytest.param({LEADS: 7}, {LEADS: advance(7, 9)}, STORED, {LEADS: 9}, id="forward"),
+        pytest.param({LEADS: 99}, {LEADS: advance(99, 100)}, STORED, {LEADS: 100}, id="99 to 100 compares numbers"),
         pytest.param(
-            {LEADS: 9}, {LEADS: step(NOTHING_STORED, 3)}, STORED, {LEADS: 9}, id="nor one that expected no position"
+            {LEADS: 2**46}, {LEADS: advance(2**46, 2**46 + 1)}, STORED, {LEADS: 2**46 + 1}, id="large offsets"
         ),
-        pytest.param({LEADS: 7}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: 7}, id="went back"),
-        pytest.param({}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied"),
-        pytest.param({}, {LEADS: step(0, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied, after offset 0"),
+        pytest.param({LEADS: 9}, {LEADS: advance(7, 8)}, STORED, {LEADS: 9}, id="a zombie takes nothing back"),
+        pytest.param(
+            {LEADS: 9}, {LEADS: advance(NOTHING_STORED, 3)}, STORED, {LEADS: 9}, id="nor one that expected no position"
+        ),
+        pytest.param({LEADS: 7}, {LEADS: advance(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: 7}, id="went back"),
+        pytest.param({}, {LEADS: advance(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied"),
+        pytest.param(
+            {}, {LEADS: advance(0, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied, after offset 0"
+        ),
         pytest.param(
             {LEADS: 7, CONTACTS: 5},
-            {LEADS: step(7, 9), CONTACTS: step(6, 8)},
+            {LEADS: advance(7, 9), CONTACTS: advance(6, 8)},
             WentBack(["crm.contacts:3"]),
             {LEADS: 7, CONTACTS: 5},
             id="one went back: none is stored",
         ),
         pytest.param(
             {LEADS: 7},
-            {LEADS: step(7, 9), CONTACTS: step(NOTHING_STORED, 1)},
+            {LEADS: advance(7, 9), CONTACTS: advance(NOTHING_STORED, 1)},
             STORED,
             {LEADS: 9, CONTACTS: 1},
             id="two at once",
@@ -79,13 +83,13 @@ STORED = Covered()
 async def test_positions(
     projection: Projection,
     before: dict[Partition, int],
-    steps: dict[Partition, Step],
+    advances: dict[Partition, Advance],
     outcome: Checkpointed,
     after: dict[Partition, int | None],
 ) -> None:
     opened = await Opened.open(projection.store)
-    assert await opened.cover({at: step(NOTHING_STORED, offset) for at, offset in before.items()}) == STORED
-    assert await opened.cover(steps) == outcome
+    assert await opened.cover({at: advance(NOTHING_STORED, offset) for at, offset in before.items()}) == STORED
+    assert await opened.cover(advances) == outcome
     assert await opened.positions(*after) == after
 
 
@@ -96,13 +100,13 @@ async def test_only_a_batch_of_the_present_control_record_is_covered(projection:
     assert opened.session.generations == ids(1)
     record, _ = await control.with_next(projection.store)
     assert numbers(record.state.written) == [1, 2]
-    assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}, [LETTER]) == ControlChanged()
+    assert await opened.cover({LEADS: advance(NOTHING_STORED, 7)}, [LETTER]) == ControlChanged()
     assert await opened.positions(LEADS) == {LEADS: None}
     assert await all_dead_letters(projection.store) == []
     again = await Opened.open(projection.store)
     assert again.session.generations == record.state.written
-    assert await again.cover({LEADS: step(NOTHING_STORED, 7)}) == STORED
-    assert await opened.cover({LEADS: step(7, 9)}) == ControlChanged(), "the first session stays closed"
+    assert await again.cover({LEADS: advance(NOTHING_STORED, 7)}) == STORED
+    assert await opened.cover({LEADS: advance(7, 9)}) == ControlChanged(), "the first session stays closed"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ async def test_a_session_ends_if_redis_was_emptied(projection: Projection, empty
     opened = await Opened.open(projection.store)
     empty(projection.client)
     assert await opened.ledger.check(opened.session, {}) == ControlChanged()
-    assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}) == ControlChanged()
+    assert await opened.cover({LEADS: advance(NOTHING_STORED, 7)}) == ControlChanged()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ async def test_dead_letters_are_written_with_the_positions(
     projection: Projection, expected: int, outcome: Checkpointed, kept: list[DeadLetter]
 ) -> None:
     opened = await Opened.open(projection.store)
-    assert await opened.cover({LEADS: step(expected, 12)}, [LETTER]) == outcome
+    assert await opened.cover({LEADS: advance(expected, 12)}, [LETTER]) == outcome
     assert await all_dead_letters(projection.store) == kept
 
 

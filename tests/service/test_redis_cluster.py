@@ -17,7 +17,7 @@ from leadview.redis.access import SlotMap, location
 from leadview.redis.errors import Redirected, Unavailable
 from projector.errors import Refused
 from projector.ledger import copies
-from projector.ledger.control import NOTHING_STORED, Checkpointed, ControlChanged, Covered, Position, Step, WentBack
+from projector.ledger.control import NOTHING_STORED, Advance, Checkpointed, ControlChanged, Covered, Position, WentBack
 from projector.record import Partition
 from projector.redis import servers
 from projector.redis.store import Store
@@ -40,8 +40,8 @@ def other_than(cluster: RedisCluster, node: RedisServer) -> RedisServer:
     return next(primary for primary in cluster.primaries if primary is not node)
 
 
-def step(expected: int, offset: int) -> dict[Partition, Step]:
-    return {AT: Step(expected, Position(offset, 1, 1))}
+def advance(expected: int, offset: int) -> dict[Partition, Advance]:
+    return {AT: Advance(expected, Position(offset, 1, 1))}
 
 
 def slot_map(url: str) -> SlotMap:
@@ -158,13 +158,13 @@ async def test_what_one_shard_lost_is_read_again(
 ) -> None:
     """Both the running projector and one that starts read it again."""
     opened = await Opened.open(cluster_store)
-    await opened.cover(step(NOTHING_STORED, 7))
+    await opened.cover(advance(NOTHING_STORED, 7))
     with cluster.primaries[number].client() as client:
         lose(client, next(client.scan_iter("lv3{*}:control")))
-    assert await opened.cover(step(7, 9)) == outcome
+    assert await opened.cover(advance(7, 9)) == outcome
     again = await Opened.open(cluster_store)
     assert await again.positions(AT) == {AT: left}
-    assert await again.cover(step(left or NOTHING_STORED, 9)) == Covered()
+    assert await again.cover(advance(left or NOTHING_STORED, 9)) == Covered()
     assert await again.positions(AT) == {AT: 9}
 
 
@@ -172,15 +172,15 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(cluster_store: Sto
     """From then on, the new copy counts as well."""
     await control.complete(cluster_store)
     opened = await Opened.open(cluster_store)
-    await opened.cover(step(NOTHING_STORED, 7))
+    await opened.cover(advance(NOTHING_STORED, 7))
     source = cluster.owner(HOME)
     cluster.move_slot(HOME, other_than(cluster, source))
-    assert await opened.cover(step(7, 9)) == Covered()
+    assert await opened.cover(advance(7, 9)) == Covered()
     again = await Opened.open(cluster_store)
     assert again.session.record.serves, "nothing has to be filled again"
     assert await again.positions(AT) == {AT: 9}
-    assert await again.cover(step(9, 11)) == Covered()
-    assert await opened.cover(step(11, 12)) == ControlChanged(), "the other one has no part in the new copy"
+    assert await again.cover(advance(9, 11)) == Covered()
+    assert await opened.cover(advance(11, 12)) == ControlChanged(), "the other one has no part in the new copy"
     with source.client() as client:
         [own] = client.scan_iter("lv3{*}:control")
         assert client.hget(own, "crm.leads:0") == "11 1 1 -1 -"

@@ -11,7 +11,7 @@ from devstack.fault_proxy import faulty_proxy
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from projector.errors import Unavailable
-from projector.ledger.control import NOTHING_STORED, Covered, Position, Step
+from projector.ledger.control import NOTHING_STORED, Advance, Covered, Position
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.api_keys import key_hash, mint
@@ -74,15 +74,15 @@ async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path:
     with RedisServer.start(tmp_path, appendonly=True, options=["--appendfsync", "always"]) as server:
         store = Store(ProjectorSettings(redis_url=server.url))
         opened = await Opened.open(store)
-        assert await opened.cover({AT: Step(NOTHING_STORED, Position(5, 1, 1))}) == Covered()
+        assert await opened.cover({AT: Advance(NOTHING_STORED, Position(5, 1, 1))}) == Covered()
         server.restart()
         with pytest.raises(Unavailable):  # the connection may have to break first
-            await opened.cover({AT: Step(5, Position(9, 1, 1))})
+            await opened.cover({AT: Advance(5, Position(9, 1, 1))})
         with pytest.raises(Unavailable, match="restarted or failed over"):
-            await opened.cover({AT: Step(5, Position(9, 1, 1))})
+            await opened.cover({AT: Advance(5, Position(9, 1, 1))})
         again = await Opened.open(store)
         assert await again.positions(AT) == {AT: 5}
-        assert await again.cover({AT: Step(5, Position(9, 1, 1))}) == Covered()
+        assert await again.cover({AT: Advance(5, Position(9, 1, 1))}) == Covered()
         await store.close()
 
 

@@ -104,10 +104,11 @@ async def test_records_that_were_published_again_are_decoded_but_not_sent(projec
         LEADS: [crm.lead(1).record(5), crm.lead(1, stage="none").record(6), crm.lead(2).record(7)],
         CONTACTS: [crm.contact(2, first_name="Grace").record(5)],
     }
-    batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection, again, ids(1)))
-    intents = [intent for intents in batch.slices(10) for intent in intents]
+    batch = Batch(BadRecordGuard(10, 10))
+    slices = batch.slices(again, 10, await stored_heads(projection, again, ids(1)))
+    intents = [intent for intents in slices for intent in intents]
     assert [type(intent) for intent in intents] == [PutLead, PutDocument]
-    assert (batch.left_out, [letter.offset for letter in batch.dead_letters]) == (1, [6])
+    assert (batch.applied.stale, [letter.offset for letter in batch.dead_letters]) == (1, [6])
 
 
 @pytest.mark.parametrize("are_lost", [pytest.param(False, id="they arrive"), pytest.param(True, id="they are lost")])
@@ -121,14 +122,14 @@ async def test_records_are_left_out_while_later_heads_are_on_their_way(
         control.write(projection.client)
         await projection.apply(*leads)
         with await slow.sessions.open() as session:
-            heads = StoredHeads(slow.store, {LEADS: leads}, session.generations)
-            batch = Batch({LEADS: leads}, BadRecordGuard(10, 10), heads)
-            writing = asyncio.create_task(batch.write(session, slow.store, Pacer()))
-            await eventually(lambda: batch.left_out == 1000, "the first records are left out")
+            heads, batch = StoredHeads(slow.store, {LEADS: leads}, session.generations), Batch(BadRecordGuard(10, 10))
+            writing = asyncio.create_task(batch.write({LEADS: leads}, session, slow.store, Pacer(), heads))
+            await eventually(lambda: batch.applied.stale == 1000, "the first records are left out")
             if are_lost:
                 await slow.store.close()
                 with pytest.raises(Unavailable):
                     await writing
             else:
                 proxy.faults = Faults()
-                assert await writing == Applied(stale=1100)
+                assert await writing == 1100
+                assert batch.applied == Applied(stale=1100)

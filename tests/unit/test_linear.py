@@ -15,7 +15,7 @@ from projector.errors import BadRecord
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_RECORD_BYTES, MAX_TEXTS
 from tests.harness.crm import Message
 from tests.harness.services import services_required
-from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
+from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_part, seconds, slow
 
 pytestmark = pytest.mark.heavy
 
@@ -191,8 +191,8 @@ def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, af
         change._check_cost(value + b"," + b",".join([part] * (most + 1)))
 
 
-_MOST_PLAIN, _MOST_OF_A_STEP = 3.0, 1.5
-"""At most so many times what the plain record takes: all of a record, and each of its steps. On the machine of
+_MOST_PLAIN, _MOST_OF_A_PART = 3.0, 1.5
+"""At most so many times what the plain record takes: all of a record, and each of its parts. On the machine of
 docs/events.md, 1.8 times as much is 50 ms."""
 
 
@@ -201,7 +201,7 @@ docs/events.md, 1.8 times as much is 50 ms."""
     [
         pytest.param(seconds, _MOST_PLAIN, id="what all of it costs"),
         pytest.param(
-            lambda _, message: longest_step(message.record()), _MOST_OF_A_STEP, id="how long it holds the event loop"
+            lambda _, message: longest_part(message.record()), _MOST_OF_A_PART, id="how long it holds the event loop"
         ),
     ],
 )

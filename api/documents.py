@@ -33,6 +33,8 @@ from schemas.layouts import JSON_START, LARGE
 from schemas.resources import Resource
 
 _UNTRIED = b"?"
+_ABOUT_DOCUMENT = b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b"
+_JSON_DOCUMENT = JSON + _ABOUT_DOCUMENT
 _ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
 _OPTIONS = Response(
     204,
@@ -100,15 +102,15 @@ class Documents:
             raise AccessDisabled
         if status == 429:
             raise limits.exceeded(reply)
-        charged = limits.headers(reply)
+        limit_headers = limits.headers(reply)
         if status == 400:
-            raise InvalidId(headers=charged)
+            raise InvalidId(headers=limit_headers)
         if status == 404:
-            raise NoSuchRecord(headers=charged + reply.as_of)
+            raise NoSuchRecord(headers=limit_headers + reply.as_of)
         etag = etag_of(reply.value)
         if status == 304:
-            return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (etag, charged, reply.as_of))
-        head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (JSON, etag, charged, reply.as_of)
+            return Response(304, _ABOUT_DOCUMENT % (etag, limit_headers, reply.as_of))
+        head = _JSON_DOCUMENT % (etag, limit_headers, reply.as_of)
         json = reply.value[self._body_offset :]
         if json[:1] == JSON_START:
             return Response(200, head, json, reply.rest)

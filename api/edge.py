@@ -217,7 +217,8 @@ class Edge(asyncio.Protocol):
     def _wait(self, seconds: float) -> None:
         """Give the client this number of seconds. A wait that has begun before keeps its time.
 
-        A wait ends without its timer, because usually the next one ends later: to set it for each request takes long.
+        The timer stays when a wait ends, because to set one for each request takes long. When it fires, `_on_timer`
+        sets it for the wait of that moment, which usually ends later.
         """
         if self.waiting_since is None:
             self.waiting_since = self.loop.time()

@@ -1,8 +1,8 @@
 """A request, as the edge has read it, with the credentials of its caller; and a response, as the edge sends it.
 
 Headers of a response are the lines that are sent, each with its line end. All of them are constants, numbers, or values
-that were validated when they came in, so nobody has to search them for forbidden characters. Section 1 of the contract
-says how errors are answered.
+that were validated when they came in, so nobody has to search them for forbidden characters. The bodies of errors are
+in `schemas/problems.py`.
 """
 
 import random
@@ -44,7 +44,7 @@ _CORS = (
 
 
 class Credentials(Struct, eq=False):
-    """The names in Redis that belong to a key. They contain no secret: the key itself is not kept."""
+    """The names of Redis keys that belong to an API key. They contain no secret: the API key itself is not kept."""
 
     organization_tag: bytes
     """The organization that is encoded in the key. The script compares it with the stored record of the key."""
@@ -54,6 +54,7 @@ class Credentials(Struct, eq=False):
     """The name under which Redis has the record of the key, if there is such a key. It may be revoked."""
     key_limit: bytes
     organization_limit: bytes
+    """The names of the buckets of both rate limits."""
     packed: tuple[int, bytes, bytes] | None = None
     """What all calls of the script for this caller have in common (`api/redis/store.py`): the number of words without
     ETags, the words before the name of the document, and those after it, in the protocol of Redis. None until the first

@@ -14,8 +14,8 @@ from bench.machine import pinned
 from devstack.redis_server import RedisServer
 from projector import mapping
 from projector.change import read
-from projector.intent import Intent
 from projector.ledger import copies
+from projector.mapping import Intent
 from projector.record import Record
 from projector.redis.apply import apply
 from projector.redis.store import Store

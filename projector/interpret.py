@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from projector import defect, mapping
 from projector.change import check_cost, decoded, read, version_of
 from projector.errors import BadRecord
-from projector.intent import Intent
+from projector.mapping import Intent
 from projector.record import MAGIC, Record, hint, unframed
 from schemas.faults import Fault, shown
 

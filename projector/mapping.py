@@ -1,27 +1,21 @@
 """The pure mapping from a change to documents and intents: no clock, no I/O, no logging.
 
+An intent is the write to Redis that a change requires, as a plain value. A `head` is the first 22 bytes of a stored
+value and identifies the event that it shows (`schemas.layouts`). The scripts compare it with the stored one, and write
+only if it is newer.
+
 Increase `VERSION` with every change that alters documents. A live generation of another version must be rebuilt.
 """
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
 from projector.change import Change
 from projector.errors import BadRecord
-from projector.intent import (
-    DeleteApiKey,
-    DeleteDocument,
-    Intent,
-    PutApiKey,
-    PutDocument,
-    PutLead,
-    PutOrDelete,
-    PutOrganization,
-)
 from projector.record import EntityKey, Record
 from schemas import documents, events
 from schemas.bodies import SUMMARY
@@ -52,6 +46,70 @@ _SAFE_DIGITS = 18
 _encode = msgspec.json.Encoder().encode
 # A placeholder for the contact while a lead is encoded.
 _CONTACT = cast(Any, msgspec.Raw(SUMMARY))
+
+
+class PutLead(msgspec.Struct, frozen=True, gc=False):
+    """Write a lead. The script puts the summary of its contact between `before` and `after`."""
+
+    resource: ClassVar[Resource] = LEAD
+    organization_id: str
+    id: str
+    contact_id: str
+    head: bytes
+    body_hash: bytes
+    before: bytes
+    after: bytes
+
+
+class PutDocument(msgspec.Struct, frozen=True, gc=False):
+    """Write a document of any other resource. `value` is stored as it is; into that of a contact the script inserts the
+    first lead of its index.
+    """
+
+    resource: Resource
+    organization_id: str
+    id: str
+    value: bytes
+
+
+class DeleteDocument(msgspec.Struct, frozen=True, gc=False):
+    """Leave a marker in place of a document. `value` is the marker: the head alone."""
+
+    resource: Resource
+    organization_id: str
+    id: str
+    value: bytes
+
+
+class PutOrganization(msgspec.Struct, frozen=True, gc=False):
+    """`access` is API access and limits in 17 bytes; empty for a delete."""
+
+    organization_id: str
+    head: bytes
+    access: bytes
+
+
+class PutApiKey(msgspec.Struct, frozen=True, gc=False):
+    """`validity` is the state and the expiry in 7 bytes, for the record that the API looks up by the hash."""
+
+    organization_id: str
+    id: str
+    hash: str
+    head: bytes
+    validity: bytes
+
+
+class DeleteApiKey(msgspec.Struct, frozen=True, gc=False):
+    """Leave a marker in place of an API key. The marker is the head alone."""
+
+    organization_id: str
+    id: str
+    head: bytes
+
+
+PutOrDelete = PutLead | PutDocument | DeleteDocument
+"""An intent that writes or deletes a document."""
+Intent = PutOrDelete | PutOrganization | PutApiKey | DeleteApiKey
 
 
 # A Struct, because msgspec keeps what it has found out about it. About any other type it finds that out in each call,
@@ -230,11 +288,12 @@ def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity)
         before, _, after = body.partition(SUMMARY)
         return PutLead(key.organization_id, key.id, found.contact_id, head, content_hash(body), before, after)
     _check_size(body, MAX_DOCUMENT_BYTES, "document_bytes")
-    rest = _contact_summary_hash(body) if resource is CONTACT else NO_CONTACT
-    return PutDocument(resource, key.organization_id, key.id, head + content_hash(body) + rest + body)
+    # In place of the hash of a contact summary, other resources have zeros.
+    summary = _hash_and_end_of_summary(body) if resource is CONTACT else NO_CONTACT
+    return PutDocument(resource, key.organization_id, key.id, head + content_hash(body) + summary + body)
 
 
-def _contact_summary_hash(body: bytes) -> bytes:
+def _hash_and_end_of_summary(body: bytes) -> bytes:
     """Returns the hash of the contact summary, and the offset at which its fields end in the body."""
     # No text of a user can contain this field name, because quotes inside a text are escaped.
     fields_end = body.index(_AFTER_SUMMARY)

@@ -67,7 +67,7 @@ def packed_lead(contact_id: str, text: bytes) -> tuple[bytes, bytes]:
 
 
 def packed_value(resource: Resource, value: bytes) -> bytes:
-    """Returns the value of a document of another resource, as `projector.intent.PutDocument` has it, compressed."""
+    """Returns the value of a document of another resource, as `projector.mapping.PutDocument` has it, compressed."""
     if resource is not CONTACT:
         return value[: resource.body_offset] + packed(value[resource.body_offset :])
     stop = int.from_bytes(value[SUMMARY_FIELDS_STOP], "little")

@@ -108,9 +108,9 @@ PACKED_SUMMARY = 1 << 23
 BODY_OPENING = slice(0, 1)
 """The byte that says what a body is."""
 
-PUT_LEAD_HEAD = BODY_HASH.stop
+PUT_LEAD_PREFIX = BODY_HASH.stop
 """What the projector sends of a value before the body: of a lead, without what depends on its contact."""
-PUT_CONTACT_HEAD = SUMMARY_FIELDS_STOP.stop
+PUT_CONTACT_PREFIX = SUMMARY_FIELDS_STOP.stop
 CONTACT_FORMAT = "<c6I3c28c44"
 """What a lead needs of its contact, from `SUMMARY_HASH` on: this, `SUMMARY_FIELDS_STOP`, `FIRST_LEAD` and `BODY_ID`."""
 
@@ -162,7 +162,7 @@ _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
-    *("PUT_LEAD_HEAD", "PUT_CONTACT_HEAD", "CONTACT_FORMAT", "STORED_HEAD"),
+    *("PUT_LEAD_PREFIX", "PUT_CONTACT_PREFIX", "CONTACT_FORMAT", "STORED_HEAD"),
     *("NO_CONTACT", "NO_LEAD", "NO_HEAD", "PLAIN_BODY", "BUCKET_SPAN"),
     *(
         "HEAD",

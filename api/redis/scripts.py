@@ -1,5 +1,8 @@
-"""The scripts of the API, as Python calls them. The header of each one, in the folder `lua`, says what the names mean
-and what it replies; `leadview/redis/scripts.py` compares the two when this module is imported.
+"""The scripts of the API, as Python calls them: to call one of these functions makes the command that runs the script
+of that name in the folder `lua`. The header of the script says what the names mean and what it replies.
+
+`@_folder.script` (`leadview/redis/scripts.py`) puts the script in the place of the function when this module is
+imported, and compares their names.
 """
 
 from collections.abc import Sequence

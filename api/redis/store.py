@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from api.errors import Rebuilding
-from api.redis.scripts import serve
+from api.redis import scripts
 from api.redis.servers import Link, Servers, Turns
 from api.redis.serving import Serving
 from api.request import Credentials
@@ -34,7 +34,8 @@ _PART_UNDER_WAY = 256
 class Reply(Struct, frozen=True, gc=False):
     """The reply of `serve.lua`, in its order. With 401, 403 and 503 only `status` is set.
 
-    206 (LARGE) and 503 (BEING_APPLIED) are not statuses of HTTP: they tell `Documents` and `Store` what to do next.
+    206 (LARGE) and 503 (BEING_APPLIED) never become the status of a response: 206 tells `Documents` to read a large
+    document by itself, and 503 tells `Store` to raise Rebuilding.
 
     Times are in microseconds, windows in seconds.
     """
@@ -141,9 +142,9 @@ class Store:
         etags: tuple[bytes, ...],
         large_queue: bytes | None = None,
     ) -> tuple[Any, bytes]:
-        """Returns the reply of the script in the generation that is live when it is executed; with `large_queue`, the
-        queue in which this takes its turn, the parts of the value of a large document. With it comes the header
-        `Data-As-Of`, as it was known before. Raises Unavailable.
+        """Returns the reply of the script in the generation that is live when it is executed. With `large_queue`, it
+        returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
+        returns the header `Data-As-Of` as it was known before. Raises Unavailable.
         """
         tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
@@ -172,7 +173,7 @@ class Store:
                 return await link.connection.call_packed(packed), await self._believed(link, tag)
             reply, state = await link.connection.call_checked(packed, check)
         except ErrorReply as error:
-            reply, answered = await self._servers.retry(error, link, tag, packed, serve)
+            reply, answered = await self._servers.retry(error, link, tag, packed, scripts.serve)
             if answered is not link:
                 link.as_of = b""  # it says nothing about the slot that has moved
             return reply, await self._believed(answered, tag)
@@ -223,7 +224,7 @@ class Store:
         )
 
     def _call_of(self, caller: Credentials, document: bytes | None, etags: tuple[bytes, ...]) -> Command:
-        return serve(
+        return scripts.serve(
             key=caller.key_record,
             organization=caller.organization,
             key_limit=caller.key_limit,

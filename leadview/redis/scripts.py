@@ -15,8 +15,11 @@ that they cost nothing:
     FIRST.advances, SIZE.advances  where the rows begin, and how many arguments each of them has
     ARGV[i].expected               a field of the row that begins at i
 
-The caller is declared as a function without a body (`Folder.script`). Its parameters must be those of the header:
-names, order, and which of them may be absent or are rows. Otherwise the program does not start.
+Names in capitals, such as `ETAG` or `STATE_LIVE`, are constants of `schemas/layouts.py` (`with_constants`).
+
+The caller is declared as a function without a body, whose place the `Script` takes (`Folder.script`). Its parameters
+must be those of the header: names, order, and which of them may be absent or are rows. Otherwise the program does not
+start.
 """
 
 import re

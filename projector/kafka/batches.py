@@ -189,7 +189,7 @@ class Unpacker:
         self._wrong_checksums: dict[tuple[str, int, int], int] = {}
         self.histories: Mapping[str, int] = {}
         """Which history of each topic is read now; 0 for those that are absent (`Record.history`)."""
-        self.epochs: dict[tuple[str, int], int] = {}
+        self.leader_epochs: dict[tuple[str, int], int] = {}
         """The leader epoch of the last batch that was unpacked of each partition."""
         self.begin()
 
@@ -208,12 +208,12 @@ class Unpacker:
         Returns False if the batch is for the next poll, because this one has met another leader of the partition
         already: after each of them, it has to be asked whether the next one has what it had.
         """
-        known = self.epochs.get(partition, epoch)
+        known = self.leader_epochs.get(partition, epoch)
         if known != epoch:
             if partition in self.new_leaders:
                 return False
             self.new_leaders[partition] = (offset, known)
-        self.epochs[partition] = epoch
+        self.leader_epochs[partition] = epoch
         return True
 
     @property
@@ -336,6 +336,7 @@ class FetchedRecords:
     def _unreadable(self, batch: RecordBatch, why: str) -> Iterator[list[Record]]:
         """Yields one record for all records of a batch that were not returned yet."""
         first = max(batch.first, self.next_offset)
+        # For this kind of fault, the numbers are the first and the last offset.
         problem = Fault("unreadable_batch", found=why[:_MAX_WHY], count=first, most=batch.last)
         if first <= batch.last:
             topic, partition = self._at

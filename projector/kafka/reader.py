@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 class Fetcher:
     """Fetches partitions from the offsets that were sought.
 
-    It asks for up to `most` bytes from all brokers together, and for nothing while it holds so many that are not
+    It asks for up to `most_bytes` from all brokers together, and for nothing while it holds so many that are not
     unpacked yet: so it holds less than twice as many. Only a batch, the first that a broker returns, is returned
     whatever its size. `client` is an AIOKafkaClient, and `earliest` returns the first offset of a partition. `rack` is
     where this projector is; empty if it is not known.
@@ -77,13 +77,13 @@ class Fetcher:
         self,
         client: Any,
         unpacker: Unpacker,
-        most: int,
+        most_bytes: int,
         earliest: Callable[[Partition], Awaitable[int]],
         rack: str,
     ) -> None:
         self._client = client
         self._unpacker = unpacker
-        self._most = most
+        self._most_bytes = most_bytes
         self._earliest = earliest
         self._rack = rack
         self._replicas: dict[Partition, tuple[int, float]] = {}
@@ -159,7 +159,7 @@ class Fetcher:
 
     def _ask(self) -> None:
         """Ask each broker that is not being asked for what is wanted of it and not held."""
-        if sum(rest.size for rest in self._held.values()) >= self._most:
+        if sum(rest.size for rest in self._held.values()) >= self._most_bytes:
             return
         by_broker: dict[int | None, list[tuple[Partition, int]]] = defaultdict(list)
         for partition, offset in self._offsets.items():
@@ -199,11 +199,11 @@ class Fetcher:
         random.shuffle(wanted)  # a broker fills its answer in this order
         by_topic: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for at, offset in wanted:
-            by_topic[at.topic].append((at.partition, offset, self._most // 2))
+            by_topic[at.topic].append((at.partition, offset, self._most_bytes // 2))
         # While something is held, the broker does not wait for records: otherwise those behind what is held would
         # have to wait for its answer.
         wait = 0 if self._held else LINGER_MS
-        most = self._most // max(1, len(self._client.cluster.brokers()))
+        most = self._most_bytes // max(1, len(self._client.cluster.brokers()))
         request = FetchRequest(wait, 1, most, _READ_COMMITTED, list(by_topic.items()), self._rack)
         answer = await self._client.send(broker, request, group=_OF_FETCHES)
         asked = dict(wanted)
@@ -353,12 +353,12 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self.reset(self._fetcher.offsets)
 
     async def seek(
-        self, offsets: Mapping[Partition, int | None], epochs: Mapping[Partition, int] | None = None
+        self, offsets: Mapping[Partition, int | None], leader_epochs: Mapping[Partition, int] | None = None
     ) -> dict[Partition, int]:
         """Seek each partition (None: earliest). Returns the offsets used. Raises Unavailable.
 
-        An offset that the partition does not contain is logged, and the earliest one is used instead. `epochs` are the
-        leader epochs of the batches before these offsets, as far as they are known.
+        An offset that the partition does not contain is logged, and the earliest one is used instead. `leader_epochs`
+        are those of the batches before these offsets, as far as they are known.
         """
         if wide := [topic for topic, number in offsets if number >= MAX_PARTITIONS]:
             raise Refused(f"topic {wide[0]} has more than {MAX_PARTITIONS:,} partitions, which Leadview cannot read")
@@ -369,20 +369,20 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         for partition, offset in offsets.items():
             used[partition] = _existing(partition, offset, *available[partition])
             self._fetcher.seek(partition, used[partition])
-            self._unpacker.epochs.pop(partition, None)
-            if epochs and partition in epochs:
-                self._unpacker.epochs[partition] = epochs[partition]
+            self._unpacker.leader_epochs.pop(partition, None)
+            if leader_epochs and partition in leader_epochs:
+                self._unpacker.leader_epochs[partition] = leader_epochs[partition]
         return used
 
-    def epoch(self, partition: Partition) -> int:
+    def leader_epoch(self, partition: Partition) -> int:
         """Returns the epoch of the leader that has written the last batch that was polled; `UNKNOWN_EPOCH` if it is not
         known.
         """
-        return self._unpacker.epochs.get(partition, UNKNOWN_EPOCH)
+        return self._unpacker.leader_epochs.get(partition, UNKNOWN_EPOCH)
 
-    async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+    async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
-        return await topics.forks(client_of(self._consumer), epochs) if epochs else {}
+        return await topics.forks(client_of(self._consumer), leader_epochs) if leader_epochs else {}
 
     async def was_cut_off(self) -> bool:
         """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that

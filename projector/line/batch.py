@@ -29,12 +29,12 @@ from leadview.redis.scripts import Command
 from projector.change import version_of
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
-from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
 from projector.interpret import in_parts, interpret
 from projector.kafka.accepted import Acceptance
 from projector.ledger.control import Advance, Position
 from projector.ledger.ledger import Session
 from projector.line.pace import Pacer
+from projector.mapping import DeleteDocument, Intent, PutDocument, PutLead
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record, is_entity_key
 from projector.redis import calls

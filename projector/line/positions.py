@@ -86,10 +86,10 @@ class Positions:
         session = self.session
         stored = await self._ledger.positions(session.record, unpositioned)
         known = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
-        epochs = {partition: at.leader_epoch for partition, at in stored.items() if at and at.leader_epoch >= 0}
+        leader_epochs = {partition: at.leader_epoch for partition, at in stored.items() if at and at.leader_epoch >= 0}
         self._source.read_as(session.record.state.histories)
         used = await self._source.seek(
-            {partition: at.offset if at else None for partition, at in stored.items()}, epochs
+            {partition: at.offset if at else None for partition, at in stored.items()}, leader_epochs
         )
         known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
         self.offsets |= known  # what Redis holds, and the next checkpoint expects; Kafka may begin later (`used`)
@@ -226,7 +226,7 @@ class Positions:
 
     def _whole(self, partition: Partition, position: Position) -> Position:
         topic_id = self._topic_ids.get(partition.topic, "")
-        return replace(position, leader_epoch=self._source.epoch(partition), topic_id=topic_id)
+        return replace(position, leader_epoch=self._source.leader_epoch(partition), topic_id=topic_id)
 
     async def check(self) -> Checkpointed | None:
         """Compare with what Redis holds. Returns None if nothing has changed, and if there is another session by then:

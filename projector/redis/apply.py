@@ -11,7 +11,7 @@ from typing import Any, assert_never, cast
 import msgspec
 
 from leadview.redis.scripts import Command
-from projector.intent import (
+from projector.mapping import (
     DeleteApiKey,
     DeleteDocument,
     Intent,

@@ -10,7 +10,7 @@ from typing import TypeVar, assert_never, cast
 import msgspec
 
 from leadview.redis.scripts import Command
-from projector.intent import (
+from projector.mapping import (
     DeleteApiKey,
     DeleteDocument,
     Intent,
@@ -24,7 +24,7 @@ from projector.redis import scripts
 from schemas import names
 from schemas.bodies import SUMMARY, packed_lead, packed_value
 from schemas.control import GenerationId
-from schemas.layouts import PLAIN_BODY, PUT_CONTACT_HEAD, PUT_LEAD_HEAD
+from schemas.layouts import PLAIN_BODY, PUT_CONTACT_PREFIX, PUT_LEAD_PREFIX
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 
 Generations = tuple[GenerationId, ...]
@@ -126,10 +126,11 @@ def put_documents(
     owners = [names.organization(intent.organization_id) for intent in intents]
     ids = names.short_ids([intent.id for intent in intents])
     keys = names.in_generations(resource, zip(owners, ids, strict=True), generations)
+    # Behind the name of each contact comes that of the index of its leads.
     documents = keys[::2] if resource is CONTACT else keys
-    head = PUT_CONTACT_HEAD if resource is CONTACT else PLAIN_BODY
+    width = PUT_CONTACT_PREFIX if resource is CONTACT else PLAIN_BODY
     values = [intent.value for intent in cast(Sequence[PutDocument | DeleteDocument], intents)]
-    heads = b"".join([value[:head].ljust(head, b"\0") for value in values])
+    prefixes = b"".join([value[:width].ljust(width, b"\0") for value in values])
     put = partial(scripts.put_contacts, indexes=keys[1::2]) if resource is CONTACT else scripts.put_documents
     return put(
         documents=documents,
@@ -137,13 +138,13 @@ def put_documents(
         generations=len(generations),
         overwrite_equal=overwrite_equal,
         repeated=_repeats(documents),
-        heads=heads,
-        bodies=[value[head:] for value in values],
+        prefixes=prefixes,
+        bodies=[value[width:] for value in values],
     )
 
 
 def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, overwrite_equal: bool) -> Command:
-    heads: list[bytes] = []
+    prefixes: list[bytes] = []
     bodies: list[bytes] = []
     ends: list[bytes] = []
     owners = [names.organization(intent.organization_id) for intent in intents]
@@ -153,18 +154,18 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
     )
     leads = names.in_generations(LEAD, zip(owners, lead_ids, strict=True), generations)
     of_contacts = names.in_generations(CONTACT, zip(owners, contact_ids, strict=True), generations)
-    width = 2 * len(generations)
+    per_lead = 2 * len(generations)
     for number, intent in enumerate(intents):
         if isinstance(intent, PutLead):
-            heads += intent.head, intent.body_hash
+            prefixes += intent.head, intent.body_hash
             bodies.append(intent.before)
             ends.append(intent.after)
         else:
-            heads.append(intent.value.ljust(PUT_LEAD_HEAD, b"\0"))
+            prefixes.append(intent.value.ljust(PUT_LEAD_PREFIX, b"\0"))
             bodies.append(b"")
             ends.append(b"")
-            of_contacts[number * width : (number + 1) * width] = [owners[number]] * width
-    contacts = of_contacts[::2]
+            of_contacts[number * per_lead : (number + 1) * per_lead] = [owners[number]] * per_lead
+    contacts = of_contacts[::2]  # the others are their indexes
     return scripts.put_leads(
         documents=leads,
         organizations=owners,
@@ -173,7 +174,7 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
         generations=len(generations),
         overwrite_equal=overwrite_equal,
         repeated=_repeats(leads) or _repeats(contacts),
-        heads=b"".join(heads),
+        prefixes=b"".join(prefixes),
         bodies=bodies,
         ends=ends,
     )

@@ -66,7 +66,7 @@ class ReplicationEpoch:
         self.opened = 0
         self._fenced = 0
 
-    def fence(self) -> None:
+    def require_confirmation(self) -> None:
         """From now on, batches that this program has under way have to confirm each connection before they use it."""
         self.opened += 1
         self._fenced = self.opened

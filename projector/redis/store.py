@@ -98,7 +98,7 @@ class Store:
 
     @property
     def connections_opened(self) -> int:
-        """Increases with each connection that is opened."""
+        """Increases with each connection that is opened, and with `close_all_writers`."""
         return self._servers.replication_epoch.opened
 
     async def close(self) -> None:
@@ -238,7 +238,8 @@ class Store:
         """Close the connections of all programs that write, also of this one: no batch that any of them has under way
         continues unless the control record is still the same (`projector/redis/servers.py`). Raises Unavailable.
         """
-        self._servers.replication_epoch.fence()  # Redis does not close the connection that asks it to close the others
+        # Redis does not close the connection that asks it to close the others.
+        self._servers.replication_epoch.require_confirmation()
         found = await self.writer_connections()
         await self.close_connections([client for clients in found.values() for client in clients])
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from projector import mapping
 from projector.change import Change
 from projector.errors import BadRecord
-from projector.intent import Intent
 from projector.ledger.ledger import Session
 from projector.line.batch import Batch, StoredHeads
 from projector.line.pace import Pacer
+from projector.mapping import Intent
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from schemas import resources

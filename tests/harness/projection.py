@@ -11,11 +11,11 @@ from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector import mapping
 from projector.change import read
 from projector.dead_letter import DeadLetter
-from projector.intent import Intent
 from projector.ledger import copies
 from projector.ledger.control import Advance, Checkpointed
 from projector.ledger.ledger import Ledger, Session, Sessions
 from projector.ledger.writers import Writing
+from projector.mapping import Intent
 from projector.record import Partition, Record
 from projector.redis import calls
 from projector.redis.apply import Applied, apply

@@ -150,7 +150,7 @@ class ScriptedKafka:
     def position(self, partition: Partition) -> int | None:
         return self.offsets.get(partition)
 
-    def epoch(self, partition: Partition) -> int:
+    def leader_epoch(self, partition: Partition) -> int:
         return self.epochs.get(partition, UNKNOWN_EPOCH)
 
     async def topic_ids(self) -> dict[str, str]:

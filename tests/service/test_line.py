@@ -13,7 +13,6 @@ import pytest
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
-from projector.intent import Intent
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, Advance, Break, Checkpointed, Copy, Position
 from projector.ledger.ledger import Ledger, Session
@@ -22,6 +21,7 @@ from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
 from projector.line.pace import Pacer
 from projector.line.positions import Positions
+from projector.mapping import Intent
 from projector.record import Partition
 from projector.redis.apply import Applied, apply
 from projector.redis.store import Store

@@ -6,9 +6,9 @@ import pytest
 
 from devstack.fault_proxy import Faults
 from projector.errors import Unavailable
-from projector.intent import PutDocument, PutLead
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads, event_time
 from projector.line.pace import Pacer
+from projector.mapping import PutDocument, PutLead
 from projector.record import Partition, Record
 from projector.redis import calls
 from projector.redis.apply import Applied

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped, Unavailable
-from projector.intent import DeleteDocument, PutLead
 from projector.kafka.accepted import Acceptance
 from projector.line.batch import WINDOW, BadRecordGuard, Batch, StoredHeads, event_time, is_stale
 from projector.line.pace import Pacer
+from projector.mapping import DeleteDocument, PutLead
 from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.apply import Applied

@@ -6,7 +6,7 @@ import pytest
 import zstandard
 
 from bench import dictionary
-from projector.intent import PutDocument, PutLead
+from projector.mapping import PutDocument, PutLead
 from projector.redis.calls import compressed
 from schemas import compression
 from schemas.bodies import SUMMARY, body, packed_lead, packed_value

@@ -365,7 +365,7 @@ def test_each_new_leader_is_asked_what_it_has(
 ) -> None:
     unpacker = Unpacker({"crm.leads": resources.LEAD}, 1000)
     if known is not None:
-        unpacker.epochs[LEADS] = known
+        unpacker.leader_epochs[LEADS] = known
     noted = [unpacker.note_leader(LEADS, offset, epoch) for offset, epoch in batches]
     assert (unpacker.new_leaders, noted.count(False)) == (new_leaders, left)
     unpacker.begin()

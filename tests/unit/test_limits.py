@@ -10,8 +10,8 @@ from docs.generate.json_schema import event_schemas
 from projector import mapping
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.intent import PutDocument, PutLead
 from projector.interpret import interpret
+from projector.mapping import PutDocument, PutLead
 from schemas import resources
 from schemas.faults import Fault
 from schemas.limits import (

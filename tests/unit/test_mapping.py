@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from projector.errors import BadRecord
-from projector.intent import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
+from projector.mapping import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
 from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, read_head
 from tests.harness import crm, projection

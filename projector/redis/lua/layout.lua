@@ -14,20 +14,21 @@ local sub, byte, format = string.sub, string.byte, string.format
 
 local function is_live(value) return byte(value, 1) == STATE_LIVE end
 
--- Returns whether the event whose head is in `heads`, from the byte `at` on (default: the first), may replace what is
+-- Returns whether the event whose head is in `given`, from the byte `at` on (default: the first), may replace what is
 -- stored. The higher version wins. A tombstone has no version (0), so it must come after the stored event: at a higher
 -- offset, or at a later time if the two came from different partitions (after partitions were added). An event that
 -- replaces a tombstone must come after it as well.
 -- With `overwrite_equal`, an event with the stored version counts as newer if it leaves the entity in the stored state
 -- (live, or deleted by an event), to repair a value in place. A tombstone has no version, so none repairs it.
-local function is_newer(stored, heads, overwrite_equal, at)
+local function is_newer(stored, given, overwrite_equal, at)
   if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
   -- The first two fields of HEAD_FORMAT, the state as a number: usually they decide, and the others are not read.
   local state, version = unpack_bytes('<BI7', stored)
-  local new_state, new_version = unpack_bytes('<BI7', heads, at)
+  local new_state, new_version = unpack_bytes('<BI7', given, at)
   if new_version == 0 or state == STATE_TOMBSTONE then
+    -- A partition has the history of its topic in its highest bits, so those of different histories are not equal.
     local _, _, offset, partition, time = unpack_bytes(HEAD_FORMAT, stored)
-    local _, _, new_offset, new_partition, new_time = unpack_bytes(HEAD_FORMAT, heads, at)
+    local _, _, new_offset, new_partition, new_time = unpack_bytes(HEAD_FORMAT, given, at)
     local after
     if new_partition == partition then after = new_offset > offset else after = new_time > time end
     if not after or new_version == 0 then return after end

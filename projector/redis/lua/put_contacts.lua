@@ -6,15 +6,15 @@
 -- KEYS  documents..., organizations..., indexes...
 --       documents: for each contact its name in each generation. organizations: that of each contact. indexes: those of
 --       their leads, in the order of `documents`
--- ARGV  generations, overwrite_equal, repeated, heads, bodies...
+-- ARGV  generations, overwrite_equal, repeated, prefixes, bodies...
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a contact may be there twice, else ''.
---       heads: for each contact, the value before its first lead (for a marker: head and zeros). bodies: '' for a
+--       prefixes: for each contact, the value before its first lead (for a marker: head and zeros). bodies: '' for a
 --       marker
 -- Returns a list: a string with a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for some of
 --         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
 --         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed
 
-local indexes = #KEYS - #ARGV.heads / PUT_CONTACT_HEAD * ARGV.generations
+local indexes = #KEYS - #ARGV.prefixes / PUT_CONTACT_PREFIX * ARGV.generations
 local moved = {} -- for an index, the lead that becomes the first one
 
 -- Puts the first lead of the index into a newer value.
@@ -27,16 +27,16 @@ local function write(at, part, stored, k, found, organization)
     elseif first and first ~= NO_LEAD and not deleted then
       call('ZADD', leads, score(first), sub(first, HASH_BYTES + 1))
     end
-    return marker(stored, sub(ARGV.heads, at, at + HEAD - 1)), found
+    return marker(stored, sub(ARGV.prefixes, at, at + HEAD - 1)), found
   end
   if not first then
     first = next_first(leads)
     if first ~= NO_LEAD then moved[leads] = sub(first, HASH_BYTES + 1) end
   end
-  return sub(ARGV.heads, at, at + PUT_CONTACT_HEAD - 1) .. first .. body, found
+  return sub(ARGV.prefixes, at, at + PUT_CONTACT_PREFIX - 1) .. first .. body, found
 end
 
-local reply = write_each(PUT_CONTACT_HEAD, FIRST_LEAD_LAST, 0, write, function(stored, k, found)
+local reply = write_each(PUT_CONTACT_PREFIX, FIRST_LEAD_LAST, 0, write, function(stored, k, found)
   return collect_pending(stored, KEYS[indexes + k], found)
 end)
 -- After the contacts: when its memory is full, Redis refuses the first write of a script, but not the later ones.

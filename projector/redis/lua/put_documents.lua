@@ -4,12 +4,12 @@
 -- Uses  write_each
 -- KEYS  documents..., organizations...
 --       documents: for each document its name in each generation. organizations: that of each document
--- ARGV  generations, overwrite_equal, repeated, heads, bodies...
+-- ARGV  generations, overwrite_equal, repeated, prefixes, bodies...
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a document may be there twice, else ''.
---       heads: for each document, the value before its body (for a marker: head and zeros). bodies: '' for a marker
+--       prefixes: for each document, the value before its body (for a marker: head and zeros). bodies: '' for a marker
 -- Returns a list of one string: a digit for each document (STALE, WRITTEN or ORGANIZATION_DELETED)
 
 return write_each(PLAIN_BODY, STORED_HEAD_LAST, 0, function(at, part, stored)
-  if ARGV[part] == '' then return marker(stored, sub(ARGV.heads, at, at + HEAD - 1)) end
-  return sub(ARGV.heads, at, at + PLAIN_BODY - 1) .. ARGV[part]
+  if ARGV[part] == '' then return marker(stored, sub(ARGV.prefixes, at, at + HEAD - 1)) end
+  return sub(ARGV.prefixes, at, at + PLAIN_BODY - 1) .. ARGV[part]
 end)

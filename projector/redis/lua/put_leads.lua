@@ -6,16 +6,16 @@
 --       documents: for each lead its name in each generation. organizations: that of each lead. contacts, indexes: the
 --       contacts, and the indexes of their leads, in the order of `documents` (a marker has no contact: both are the
 --       organization)
--- ARGV  generations, overwrite_equal, repeated, heads, bodies..., ends...
+-- ARGV  generations, overwrite_equal, repeated, prefixes, bodies..., ends...
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice,
---       else ''. heads: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each lead,
+--       else ''. prefixes: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each lead,
 --       its body before the contact summary and after it (for a marker: '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
 local KEYS, ARGV = KEYS, ARGV -- a local variable is found faster
-local heads, repair = ARGV.heads, ARGV.overwrite_equal == '1'
-local count = #heads / PUT_LEAD_HEAD
+local prefixes, repair = ARGV.prefixes, ARGV.overwrite_equal == '1'
+local count = #prefixes / PUT_LEAD_PREFIX
 local documents = count * ARGV.generations
 local contacts, indexes = #KEYS - 2 * documents, #KEYS - documents
 local firsts = ARGV.repeated == '1' and {} -- the first leads of contacts that this call has changed
@@ -29,7 +29,7 @@ end
 
 local function write(at, part, stored, k, found, organization, contact)
   local former, before = stored ~= '' and contact_of(stored) or '', ARGV[part]
-  if before == '' then return marker(stored, sub(heads, at, at + HEAD - 1)), leaves(former, found) end
+  if before == '' then return marker(stored, sub(prefixes, at, at + HEAD - 1)), leaves(former, found) end
   local summary_hash, first, id, fields, last = read_contact(contact or '')
   local same = former ~= '' and sub(before, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END) == former
   -- The index already has this lead with this hash if the stored document was written together with that. That is not
@@ -44,8 +44,8 @@ local function write(at, part, stored, k, found, organization, contact)
     if firsts then firsts[name] = first end
   end
   if id == '' then before = opened(before, true) end
-  return sub(heads, at, at + PUT_LEAD_HEAD - 1) .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last)
+  return sub(prefixes, at, at + PUT_LEAD_PREFIX - 1) .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last)
     .. before .. id .. fields .. last .. ARGV[part + count], found
 end
 
-return write_each(PUT_LEAD_HEAD, STORED_CONTACT_ID_LAST, documents, write)
+return write_each(PUT_LEAD_PREFIX, STORED_CONTACT_ID_LAST, documents, write)

@@ -1,13 +1,13 @@
 local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) end
 
 -- Writes the records of a call in all generations, each if its event is newer than what is stored.
--- The headers of put_documents, put_contacts and put_leads describe KEYS and ARGV. `heads` has `width` bytes for each
+-- The headers of put_documents, put_contacts and put_leads describe KEYS and ARGV. `prefixes` has `width` bytes for each
 -- record: what its value begins with; of a delete, the marker's head and zeros. `bodies` has the rest of each value; of
 -- a delete, it is empty, and a marker replaces the document. (A slice of a long argument would be hashed a second
 -- time.) After the organizations come the keys that `write` needs: first `linked` keys whose values it gets.
 -- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
 -- must not be lost if the organization is recreated before its erasure has reached the document.
--- `write(at, part, stored, k, found, organization, link)` gets where the head of the record begins, which argument is
+-- `write(at, part, stored, k, found, organization, link)` gets where the prefix of the record begins, which argument is
 -- its first one, what KEYS[k] holds ('' if nothing; else at least the bytes up to `last`, which counts from 0, as
 -- text), the ids that the record has found (nil if none), and the values of its organization and of the k-th of the
 -- linked keys (false if there is none). It returns what KEYS[k] is to hold, and the ids.
@@ -16,8 +16,8 @@ local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) 
 -- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each id that was found,
 -- the record's number (from 0) and the id. A stale record is STALE, whatever its organization.
 local function write_each(width, last, linked, write, check)
-  local KEYS, ARGV, heads = KEYS, ARGV, ARGV.heads
-  local count = #heads / width
+  local KEYS, ARGV, prefixes = KEYS, ARGV, ARGV.prefixes
+  local count = #prefixes / width
   local generations, overwrite_equal = tonumber(ARGV.generations), ARGV.overwrite_equal == '1'
   local documents = count * generations
   -- A call of Redis costs as much as several keys in one call. So one EXISTS says whether all documents are new, and all
@@ -35,7 +35,7 @@ local function write_each(width, last, linked, write, check)
       k = k + 1
       local name = KEYS[k]
       local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
-      if stored == '' or is_newer(stored, heads, overwrite_equal, at) then
+      if stored == '' or is_newer(stored, prefixes, overwrite_equal, at) then
         others = others or mget(documents + 1, read_to)
         local organization = others[record]
         if organization and #organization == JOB_DUE_END and (stored == '' or ARGV[part] ~= '') then

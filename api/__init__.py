@@ -1,1 +1,1 @@
-"""The HTTP API: it reads documents from Redis and serves them over HTTP (contract section 1)."""
+"""The HTTP API: it reads documents from Redis and serves them over HTTP."""

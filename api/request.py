@@ -99,7 +99,7 @@ class Request(Struct):
     last_segment: str = ""
     """Of the path of a document, the part after the last slash, which should be an id."""
     caller: Credentials | None = None
-    """The names of the key, as soon as its form is known to be right."""
+    """The names of the Redis keys that belong to the API key, as soon as its form is known to be right."""
     error: BaseException | None = None
     """Why the response is an error."""
 

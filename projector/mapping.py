@@ -153,7 +153,7 @@ def document(resource: Resource, entity: events.Entity) -> Any:
 
 
 def lead_document(lead: events.Lead) -> documents.Lead:
-    """Returns the document of a lead (specification, "Lead"), with a placeholder instead of its contact."""
+    """Returns the document of a lead (`schemas/documents.py`), with a placeholder instead of its contact."""
     counts = lead.counts or events.Counts()
     quote = lead.quote
     # By position: for more than 15 keywords CPython builds a dictionary, which took a third of the time of the mapping.
@@ -220,7 +220,7 @@ def _check_limits(attribution: dict[str, Any]) -> None:
 
 
 def contact_document(contact: events.Contact) -> documents.Contact:
-    """Returns the document of a contact (contract section 1)."""
+    """Returns the document of a contact (`schemas/documents.py`)."""
     return documents.Contact(
         contact.id,
         contact.organization_id,

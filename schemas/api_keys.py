@@ -1,4 +1,4 @@
-"""API keys: `lv_live_` and 58 base62 characters (contract section 2).
+"""API keys: `lv_live_` and 58 base62 characters (docs/reading.md).
 
     lv_live_ | 22: the organization's UUID as a 128-bit number | 30: random | 6: CRC-32 of all before
 

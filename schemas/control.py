@@ -19,7 +19,7 @@ These fields belong to one copy, and describe its shard:
     filled        the generations of which this shard holds every record below the positions of this copy. The API
                   serves a shard only if its copy names the live generation here
     swept         the generations that are being dropped and of which this shard holds no key any more
-    <topic>:<partition>   "<next offset> <time of the newest event> <time of the checkpoint> <leader epoch> <topic id>",
+    <topic>:<partition>   "<next offset> <time of the last event> <time of the checkpoint> <leader epoch> <topic id>",
                   times in ms since 1970; -1 and `-` if the brokers do not say it
 """
 

@@ -1,7 +1,7 @@
-"""The documents that the HTTP API serves. The order and meaning of the fields are the specification's.
+"""The documents that the HTTP API serves. Order and meaning of the fields are those of the specification, in "Resources
+and their fields"; most descriptions quote it (docs/decisions.md says what it is).
 
 Documents and events are separate types, so that an internal change of the core product does not change a response.
-Source: "Resources and their fields" in the specification. Most descriptions quote it.
 """
 
 from typing import Annotated, Any

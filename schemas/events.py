@@ -1,4 +1,4 @@
-"""Change events of the core product (contract section 3): CloudEvents 1.0 whose `data` is the whole state of an entity.
+"""Change events of the core product (docs/events.md): CloudEvents 1.0 whose `data` is the whole state of an entity.
 
 Unknown fields are ignored. Optional fields may be absent or null. `docs/generate/json_schema.py` derives the JSON
 Schemas. The text below a field is its description there.

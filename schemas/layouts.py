@@ -145,7 +145,7 @@ STALE, WRITTEN, ORGANIZATION_DELETED = 0, 1, 2
 ERASE_DUE, REPLAY_DUE = 8, 16
 """What is added for an organization whose job is due."""
 CONTROL_CHANGED = "stamp"
-"""What the script of a checkpoint replies if the control record is not the one that the batch was begun with."""
+"""What the script of a checkpoint replies if the control record is not the one that the session was opened with."""
 LARGE, BEING_APPLIED = 206, 503
 """What the script of a request replies besides the status of a response: 206, the document is to be read by itself; or
 503, the records of a recreated organization have not all been applied again. Neither is passed on as a status

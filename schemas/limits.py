@@ -1,4 +1,4 @@
-"""The limits of what is sent (contract section 3). A record beyond one of them is bad, and becomes a dead letter.
+"""The limits of what is sent (docs/events.md). A record beyond one of them is bad, and becomes a dead letter.
 
 Every limit stands here only. The decoder and the JSON Schemas take it from here, and docs/events.md shows it with the
 text below it (`docs/generate/tables.py`).

@@ -56,7 +56,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True):
-    """One error code of the contract (section 1): the condition `when` it is returned, and an example `message`."""
+    """One error code of the API (docs/reading.md): the condition `when` it is returned, and an example `message`."""
 
     code: str
     status: int

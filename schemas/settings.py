@@ -1,6 +1,6 @@
 """Settings: environment variables with the prefix `LEADVIEW_`, read once at startup and passed on as an argument.
 
-An invalid or unknown variable prevents the start, with a message that names it (contract section 4). Every process
+An invalid or unknown variable prevents the start, with a message that names it (docs/settings.md). Every process
 knows the variables of all processes, so that one environment file can serve them all. Variables that begin with
 `LEADVIEW_TEST_` belong to the tests and are ignored.
 """

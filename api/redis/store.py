@@ -162,7 +162,7 @@ class Store:
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
-                return reply, as_of if link.as_of else b""
+                return reply, as_of if link.as_of else b""  # empty by now if a slot has moved meanwhile
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
     async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, GenerationId]:

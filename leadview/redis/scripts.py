@@ -1,8 +1,9 @@
 """Scripts in Lua and their callers: a header says which names KEYS and ARGV have for both, and in which order.
 
-A script begins with a comment. Its first sentence says what the script does. These lines are read by this module:
+A script begins with a comment. Its first sentence says what the script does. These lines are read by this module, the
+first one by docs/generate/preconditions.py:
 
-    -- Requires  what must hold, so that the script destroys or declares nothing wrong (docs/generate/preconditions.py)
+    -- Requires  what must hold, so that the script destroys or declares nothing wrong
     -- Uses  the parts whose functions it needs
     -- KEYS  control, positions, dead_letters?
     -- ARGV  stamp, number, advances(partition, expected, position)..., letters(field, letter)...

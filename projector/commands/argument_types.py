@@ -95,12 +95,19 @@ processes = integer("a number of processes", 256)
 port = integer("a port", 65535)
 
 
-def seconds(word: str) -> float:
-    """Returns a time in seconds, which is finite and not negative."""
-    try:
-        found = float(word)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < inf:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds, such as 30")
-    return found
+def _time(unit: str) -> Callable[[str], float]:
+    """Returns the type of a time in this unit, which is finite and not negative."""
+
+    def parse(word: str) -> float:
+        try:
+            found = float(word)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found < inf:
+            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {unit}, such as 30")
+        return found
+
+    return parse
+
+
+seconds, milliseconds = _time("seconds"), _time("milliseconds")

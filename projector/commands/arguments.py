@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from projector.commands import dead_letters, show, usage, validate, wait
-from projector.commands.argument_types import key_is_read, port, processes, url, uuid
+from projector.commands.argument_types import key_is_read, milliseconds, port, processes, url, uuid
 from projector.commands.operator import acting
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
@@ -117,7 +117,7 @@ class _Parser(argparse.ArgumentParser):
     """The program and each of its commands print the version, except `wait`, whose `--version` takes the place."""
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(conflict_handler="resolve", **given)
+        super().__init__(**given)
         self.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
 
 
@@ -148,7 +148,7 @@ def _rebuild(command: argparse.ArgumentParser) -> None:
     command.add_argument("--promote", action="store_true", help="verify and serve it as soon as it is complete")
     command.add_argument(
         "--max-latency",
-        type=float,
+        type=milliseconds,
         default=10.0,
         metavar="MS",
         help="pause while the API responds more slowly than this (p99, default: 10); with 0 the replay never yields",

@@ -22,7 +22,7 @@ import msgspec
 import orjson
 
 from projector.errors import BadRecord, Refused, Unavailable
-from projector.kafka.batches import Headers, Unpacker, Unread, bounded
+from projector.kafka.batches import Headers, ReadHere, Unpacker, bounded
 from projector.kafka.reader import open_reader
 from projector.operate.explain.records import bad
 from projector.record import MAGIC, Record, unframed
@@ -139,7 +139,7 @@ class Lines:
         if kind is None:
             raise BadRecord(Fault("not_valid", "topic", "one of the topics", _topics(self._settings)))
         sizes = [len(part or b"") for part in (key, value)] + [len(name) + len(word or b"") for name, word in headers]
-        found = Unread(self._offset, 0, key, value, headers)
+        found = ReadHere(self._offset, 0, key, value, headers)
         return bounded((kind.topic, 0), found, sum(sizes), self._unpacker), headers
 
 

@@ -40,7 +40,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Declare the kinds, and what names one of each."""
     kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
     for noun in BY_NOUN:
-        entity = kinds.add_parser(noun, help=f"a version of a {noun}, or a newer one")
+        # Its `--version` takes the place of the one that prints the version of the program.
+        entity = kinds.add_parser(noun, help=f"a version of a {noun}, or a newer one", conflict_handler="resolve")
         entity.add_argument("organization", type=uuid)
         entity.add_argument("id", type=uuid)
         entity.add_argument("--version", type=version, required=True, metavar="N", help="the least version to wait for")

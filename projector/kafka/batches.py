@@ -71,8 +71,8 @@ def too_many_headers(count: int) -> Fault:
     return Fault("headers", "headers", count=count, most=MAX_HEADERS)
 
 
-class Unread(NamedTuple):
-    """A record that aiokafka has not read, with the names that it uses. With a problem, the rest may be absent."""
+class ReadHere(NamedTuple):
+    """A record that was read here, with the names that aiokafka uses. With a problem, the rest may be absent."""
 
     offset: int
     timestamp: int = 0
@@ -111,7 +111,7 @@ class RecordBatch:
         return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)
 
     def records(self) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
-        """Returns an iterator over the records, a few at a time, like `Unread`, and their sizes in bytes.
+        """Returns an iterator over the records, a few at a time, like `ReadHere`, and their sizes in bytes.
 
         A record that cannot be read has a problem. If that is WRONG_LENGTH, it is the last one.
 
@@ -146,7 +146,7 @@ class RecordBatch:
         data = b"".join((header, piece, _BEHIND))
         return list(DefaultRecordBatch(memoryview(data)[: -len(_BEHIND)]))
 
-    def _one_by_one(self, piece: memoryview, sizes: list[int], offset: int) -> Iterator[Unread]:
+    def _one_by_one(self, piece: memoryview, sizes: list[int], offset: int) -> Iterator[ReadHere]:
         """`offset` is used for a record whose own offset cannot be read."""
         at = 0
         for size in sizes:
@@ -155,12 +155,12 @@ class RecordBatch:
             offset = record.offset + 1
             at += size
 
-    def _one(self, data: memoryview, offset: int) -> Unread:
+    def _one(self, data: memoryview, offset: int) -> ReadHere:
         """Read a record with its length."""
         try:
             length, at = _varint(data, 0)
             if at + length != len(data):
-                return Unread(offset, problem=WRONG_LENGTH)
+                return ReadHere(offset, problem=WRONG_LENGTH)
             time, at = _varint(data, at + 1)
             delta, at = _varint(data, at)
             offset = self.first + delta
@@ -168,16 +168,16 @@ class RecordBatch:
             value, at = _field(data, at)
             count, at = _varint(data, at)
             if count > MAX_HEADERS:
-                return Unread(offset, key=key, problem=too_many_headers(count))
+                return ReadHere(offset, key=key, problem=too_many_headers(count))
             headers = []
             for _ in range(count):
                 name, at = _field(data, at)
                 content, at = _field(data, at)
                 headers.append(((name or b"").decode(errors="backslashreplace"), content))
         except (IndexError, ValueError):
-            return Unread(offset, problem=_NOT_ENCODED)
+            return ReadHere(offset, problem=_NOT_ENCODED)
         timestamp = self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time + time
-        return Unread(offset, timestamp, key, value, tuple(headers))
+        return ReadHere(offset, timestamp, key, value, tuple(headers))
 
 
 class Unpacker:
@@ -305,7 +305,7 @@ class FetchedRecords:
         unpacker, wanted = self.unpacker, self.next_offset
         kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
         history = unpacker.histories.get(topic, 0)
-        is_read_here = type(piece[0]) is Unread
+        is_read_here = type(piece[0]) is ReadHere
         unpacker.unpacked += sum(sizes) + _RECORD_BYTES * len(sizes)
         found: list[Record] = []
         for record, size in zip(piece, sizes, strict=True):
@@ -393,7 +393,7 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
     """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp
-    problem = record.problem if type(record) is Unread else None
+    problem = record.problem if type(record) is ReadHere else None
     problem = problem or _problem(key, value, headers, size, unpacker.max_record_bytes)
     if problem:
         key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()

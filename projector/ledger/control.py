@@ -2,7 +2,7 @@
 
 `schemas/control.py` describes the fields, `docs/how-it-works.md` the rules. Nothing in the record has a default:
 either a copy says it, or Redis is empty everywhere and the first record begins. A checkpoint stores the positions of
-partitions in it, after the writes that they cover (`redis/lua/checkpoint.lua`).
+partitions in it, after the writes that they cover (`projector/redis/lua/checkpoint.lua`).
 """
 
 from collections.abc import Callable, Mapping
@@ -51,9 +51,10 @@ NO_ID = "-"
 class Position(msgspec.Struct, frozen=True):
     """How far a partition has been applied.
 
-    `offset` is that of the next record, `event_time` the time of the newest event, `stored_at` that of the checkpoint;
-    both in milliseconds since 1970. `leader_epoch` is that of the last batch before the offset; -1 if it is not known.
-    The offset says nothing about a topic with the same name and another `topic_id`; that is empty if it is not known.
+    `offset` is that of the next record, `event_time` the time of the last event, `stored_at` that of the checkpoint;
+    both in milliseconds since 1970. `leader_epoch` is that of the last record batch before the offset; -1 if it is not
+    known. The offset says nothing about a topic with the same name and another `topic_id`; that is empty if it is not
+    known.
     """
 
     offset: int
@@ -94,8 +95,8 @@ class WentBack(msgspec.Struct, frozen=True):
 
 
 class ControlChanged(msgspec.Struct, frozen=True):
-    """The control record has changed since the batch was begun: other generations may have to be written, or a shard
-    was emptied. Nothing was stored: begin the batch again.
+    """The control record has changed since the session was opened: other generations may have to be written, or a shard
+    was emptied. Nothing was stored: begin the batch again in a new session.
     """
 
 

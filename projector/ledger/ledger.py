@@ -1,8 +1,8 @@
 """The ledger of a line: the sessions in which it writes, and the positions that it stores.
 
 Nothing writes documents without a session. It is opened with the control record, and holds what the writes depend on:
-the generations to write, the stamp, and the incarnation of every copy. The guard stands here: a program that may not
-write a generation gets an error instead of a session, whatever it wanted to write.
+the generations to write, the stamp, and the incarnation of every copy. A program that may not write a generation,
+because its mapping is too old, gets an error instead of a session, whatever it wanted to write.
 
 A line remembers which positions it read, and compares with them when it stores new ones. The live lines store their
 positions in the control record; each rebuild has a hash of its own beside each copy of it. On a cluster every shard has
@@ -39,7 +39,7 @@ from schemas.heartbeat import StandingBy
 
 
 class Session(AbstractContextManager["Session"]):
-    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses.
+    """What writes depend on. It is a `Fence` for the connections that they use.
 
     After its block, or after `close`, this program may acknowledge later control records. Nothing prevents a write in
     the session then: its owner must have waited for all of them.
@@ -84,7 +84,7 @@ class Session(AbstractContextManager["Session"]):
         """Raises SessionEnded if the control record is no longer the one that this session was opened with.
 
         Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
-        connection to each shard, and a batch may open many connections at once.
+        connection to each shard, and a session may open many connections at once.
         """
         readings = self._readings
         async with self._confirming:

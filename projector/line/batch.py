@@ -1,5 +1,5 @@
 """A batch: the records that one checkpoint covers. What a poll has returned is decoded and written slice by slice, and
-so is what further polls return meanwhile.
+so is what further polls return within a few milliseconds.
 
 A few bad records are parked, too many halt the line.
 
@@ -48,8 +48,8 @@ from schemas.layouts import HISTORY_BIT, STATE_TOMBSTONE, VERSION, HeadNumbers, 
 from schemas.resources import RESOURCES, Resource
 
 _BATCH_SECONDS = 0.02
-"""How long a batch takes in what comes while it is written: each record is written at once, and visible from then on,
-but a checkpoint for every few of them would take as long as to write them."""
+"""How long a batch takes in further polls, and waits for them: each record is written at once, and visible from then
+on, but a checkpoint for every few of them would take as long as to write them."""
 WINDOW = 1000
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
 """What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
@@ -279,7 +279,7 @@ class Batch:
 
         Raises LineStopped if too many are bad.
         """
-        good, newest, oldest = 0, None, self._oldest
+        good, last, oldest = 0, None, self._oldest
         for index, record in enumerate(records):
             intent, moment, head = None, None, None
             if heads:
@@ -298,7 +298,7 @@ class Batch:
                     continue
                 if head and is_stale(intent, head):
                     intent = None
-            good, newest = good + 1, moment
+            good, last = good + 1, moment
             if oldest is None or moment < oldest:
                 oldest = moment
             if intent is None:
@@ -306,8 +306,8 @@ class Batch:
             yield record, intent
         self.guard.passed(good)
         self._oldest = oldest
-        if newest is not None:
-            self._event_times[partition] = newest
+        if last is not None:
+            self._event_times[partition] = last
 
     def _park(self, record: Record, error: BadRecord) -> None:
         """Make a bad record a dead letter, unless an operator has dropped that for good, and count it."""

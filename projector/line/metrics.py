@@ -77,7 +77,7 @@ class UnknownFields:
                 SAMPLED.labels(topic, fields)
 
     def look(self, polled: Mapping[Partition, Sequence[Record]], now: float) -> None:
-        """Look at the last record of a batch. `now` is in seconds, from any beginning."""
+        """Look at the last record of each partition in a poll. `now` is in seconds, from any beginning."""
         for partition, records in polled.items():
             if now < self._next[partition.topic] or not records[-1].value or len(records[-1].value) > _MAX_SAMPLE_BYTES:
                 continue

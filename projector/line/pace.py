@@ -12,7 +12,7 @@ from schemas import names
 from schemas.settings import ProjectorSettings
 
 _BACKLOG_RECORDS = 1000
-"""A batch with this number of records has waited. Without a backlog, a batch has those of a few milliseconds."""
+"""If a poll returns so many records, they have waited. Without a backlog, it returns those of a few milliseconds."""
 _PATIENCE_SECONDS = 60.0
 # A replay runs at full rate after 5 seconds without API traffic. Requests that resume are noticed half a second later.
 _IDLE_SECONDS, _REFRESH_SECONDS = 5.0, 0.5
@@ -41,7 +41,7 @@ YIELDING_ON_CLUSTER = Pace(slice_records=15, slices_in_flight=1, max_documents=5
 class Pacer:
     """Makes a line yield to readers: it writes little at once while the API answers requests. Its methods never raise.
 
-    It does so in batches of `backlog` records or more, for up to `patience` seconds of such batches, and until nobody
+    It does so for polls of `backlog` records or more, for up to `patience` seconds of such polls, and until nobody
     has read for `idle` seconds. While the p99 of the API exceeds `limit` seconds, it also pauses before each slice.
     """
 
@@ -73,11 +73,11 @@ class Pacer:
     def of_live_line(
         cls, store: Store, settings: ProjectorSettings, clock: Callable[[], float] = time.monotonic
     ) -> "Pacer":
-        """Returns the pacer of a line that works through a backlog, such as that of an outage.
+        """Returns the pacer of the live line for documents: it yields while it works through a backlog.
 
-        If it is still behind after a minute, it writes at full speed until it has caught up: perhaps more is published
-        than it can write while it yields, or the backlog is so large that fresh documents matter more. It never pauses,
-        and does not yield on a cluster, whose masters share each slice.
+        If the line is still behind after a minute, it writes at full speed until it has caught up: perhaps more is
+        published than it can write while it yields, or the backlog is so large that fresh documents matter more. It
+        never pauses, and does not yield on a cluster, whose masters share each slice.
         """
         if store.sharded:
             return cls()
@@ -95,7 +95,7 @@ class Pacer:
         return self._store is not None and (self._answers or self._clock() - self._answered_at < self._idle)
 
     async def pace(self, records: int) -> Pace:
-        """Returns the pace of the next batch, which has this number of records."""
+        """Returns the pace for this number of records, which a poll has returned."""
         if self._store is None or records < self._backlog:
             self._behind_since = None
             return FULL

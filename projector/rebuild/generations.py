@@ -92,7 +92,7 @@ async def sweep(writing: Writing, record: ControlRecord, generation: GenerationI
         while True:
             async with _dropping(writing, generation, begun) as session:
                 record = session.record
-            if not all(copy and generation in copy.swept for copy in record.copies.values()):
+            if not all(generation in copy.swept for copy in record.present):
                 keys += await _delete(writing, generation, begun)
                 await copies.mark_swept(store, record, generation)
                 continue

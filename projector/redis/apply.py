@@ -31,7 +31,7 @@ from schemas.resources import CONTACT, LEAD
 
 
 class Applied(msgspec.Struct):
-    """Counts the intents of a batch: written, stale (not newer than the stored value), or of a deleted organization."""
+    """Counts intents: written, stale (not newer than the stored value), or of a deleted organization."""
 
     written: int = 0
     stale: int = 0

@@ -3,12 +3,11 @@
 Commands are sent as bytes, in one pipeline to each server, concurrently. Connections are opened when they are needed.
 
 Each pipeline has a connection of its own while it lasts. If it is given up, that connection is closed, and what was not
-sent is discarded: nothing of a batch arrives after the program has acknowledged that its generation is gone. For the
-same reason a batch is not continued over a connection that was opened after it had begun, unless its *fence* allows it:
-a program that stood still (SIGSTOP, a suspended machine) may wake up in the middle of a batch, long after the
-generation that it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged
-the change (`projector/rebuild/generations.py`), and the control record is read once more before a later connection is
-used.
+sent is discarded: nothing arrives after the program has acknowledged that its generation is gone. For the same reason a
+session is not continued over a connection that was opened after it had begun, unless its *fence* allows it: a program
+that stood still (SIGSTOP, a suspended machine) may wake up in the middle of its session, long after the generation that
+it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged the change
+(`projector/rebuild/generations.py`), and the control record is read once more before a later connection is used.
 
 A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
 acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
@@ -47,19 +46,21 @@ _INFO = pack((b"INFO", b"replication"))
 
 
 class Fence(Protocol):
-    """What a batch knows about the connections it may use."""
+    """What a session (`projector/ledger/ledger.py`) knows about the connections it may use."""
 
     opened: int
-    """How many connections the program had opened when the batch began. Later ones have a higher number."""
+    """How many connections the program had opened when the session began. Later ones have a higher number."""
     confirmed: set[int]
     """The numbers of the later connections that were confirmed: `drop` will find them, as it finds the earlier ones."""
 
     async def confirm(self) -> None:
-        """Raises Unavailable if the control record is no longer the one that the batch began with."""
+        """Raises Unavailable if the control record is no longer the one that the session began with."""
 
 
 class ReplicationEpoch:
-    """Counts how often a server had another replication id than before, and how many connections were opened."""
+    """Counts how often a server had another replication id than before, and how many connections were opened. It checks
+    whether a session may use one of them.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -67,16 +68,16 @@ class ReplicationEpoch:
         self._fenced = 0
 
     def require_confirmation(self) -> None:
-        """From now on, batches that this program has under way have to confirm each connection before they use it."""
+        """From now on, the sessions that this program has open have to confirm each connection before they use it."""
         self.opened += 1
         self._fenced = self.opened
 
-    async def check(self, connection: int, replication_epoch: int | None, fence: Fence | None) -> None:
-        """Check that a batch may use the connection with this number. Raises Unavailable."""
-        is_later = fence is not None and (connection > fence.opened or fence.opened < self._fenced)
-        if fence is not None and is_later and connection not in fence.confirmed:
+    async def check(self, number: int, replication_epoch: int | None, fence: Fence | None) -> None:
+        """Check that a session may use the connection with this number. Raises Unavailable."""
+        is_later = fence is not None and (number > fence.opened or fence.opened < self._fenced)
+        if fence is not None and is_later and number not in fence.confirmed:
             await fence.confirm()
-            fence.confirmed.add(connection)
+            fence.confirmed.add(number)
         if replication_epoch not in (None, self.number):
             raise Unavailable("Redis: it restarted or failed over while a batch was being written")
 
@@ -125,8 +126,8 @@ class Node:
             return await self._exchange(opened, packed, replication_epoch, fence)
 
     async def ask(self, *words: Any) -> Any:
-        """Returns the reply to a single command about the server: no batch depends on it, so that it is not what finds
-        out about another replication id. Raises Unavailable.
+        """Returns the reply to a single command about the server: no session depends on it, so that it is not what
+        finds out about another replication id. Raises Unavailable.
         """
         with _errors():
             return good(await self._exchange(await self._take(), [pack(words)]))[0]

@@ -298,6 +298,7 @@ AREAS = (
             "service/verify_access",
             "service/verify",
             "service/mapping_version",
+            "service/rebuild",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""What the API reads of a request (contract section 1): credentials, the client's address, tags, ids of requests. What
+"""What the API reads of a request: credentials, the client's address, tags, ids of requests. What
 it sends: errors, which schemas/problems.py describes for OpenAPI; a defect is 500, and is logged. And which responses
 leave a log line, and what is in it.
 """

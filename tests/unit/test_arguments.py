@@ -91,6 +91,8 @@ def test_every_command_has_help_and_a_version() -> None:
         pytest.param([*WAIT, "--version", "9" * 5000], "an integer from 1 to", id="many digits"),
         pytest.param([*WAIT, "--version", "1", "--timeout", "-1"], "not a number of seconds", id="a negative time"),
         pytest.param([*WAIT, "--version", "1", "--timeout", "inf"], "not a number of seconds", id="no end"),
+        pytest.param(["rebuild", "--max-latency", "nan"], "not a number of milliseconds", id="no number at all"),
+        pytest.param(["rebuild", "--max-latency", "-5"], "not a number of milliseconds", id="a negative latency"),
         pytest.param(["drop", "two"], "invalid int value", id="no generation"),
         pytest.param([*ACCEPT, "crm.leads:0:7"], "required: --note", id="accepted without a note"),
         pytest.param([*ACCEPT, "crm.leads:0:7", "--note", " "], "must not be empty", id="an empty note"),

@@ -1,4 +1,4 @@
-"""Reading records and their keys: every form that an event may have, and everything that breaks contract section 3.
+"""Reading records and their keys: every form that an event may have, and everything that breaks the contract.
 Records as producers wrap them that cannot choose: what is unwrapped, and what the reasons say about the rest.
 """
 

@@ -1,4 +1,4 @@
-"""Each limit of contract section 3: what reaches it is good, and what exceeds it is a dead letter that says so."""
+"""Each limit in docs/events.md: what reaches it is good, and what exceeds it is a dead letter that says so."""
 
 from typing import Any
 

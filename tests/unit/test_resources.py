@@ -111,7 +111,7 @@ def test_the_example_event_becomes_the_example_document(resource: Resource) -> N
 
 @each_resource
 def test_documents_show_times_in_utc(resource: Resource) -> None:
-    """Event times come with any offset (contract section 3)."""
+    """Event times come with any offset."""
     example = resource.event_example
     moved = elsewhere(example)
     assert msgspec.json.encode(moved) != msgspec.json.encode(example)

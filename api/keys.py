@@ -69,7 +69,7 @@ class KnownKeys:
         """Requests that wait for a trial, by the organization that their key names."""
 
     def known(self, authorization: bytes | None) -> Credentials | None:
-        """Returns the names of a key that was valid when it was used last; None if it has to be tried."""
+        """Returns the credentials of a key that was valid when it was used last; None if it has to be tried."""
         return self._valid.get(sha256(authorization).digest()) if authorization else None
 
     async def admit(self, caller: Credentials, request: Request) -> Trial | None:

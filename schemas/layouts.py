@@ -20,7 +20,8 @@ In a live document follow:
               37  28 first lead: hash of the summary inside it, and its short id; zeros for none    65  body
     others:   34  body
 
-A body is JSON, or begins with another byte than `{` if it is compressed (`schemas.compression`, `schemas.bodies`):
+A body is JSON, or begins with another byte than `{` if it is compressed, which is called packed below
+(`schemas.compression`, `schemas.bodies`):
 
     lead:     a zero byte; then packed: the body without contact's id and summary, which are put in at 116, where JSON
               has the contact's id as well
@@ -104,7 +105,7 @@ PACKED_LEAD = b"\0"
 BEFORE_PACKED_SUMMARY = b"("
 """With this in place of `{`, the body of a lead begins that is JSON but for its summary."""
 PACKED_SUMMARY = 1 << 23
-"""This much more than its length is the place of a contact's summary if it is packed."""
+"""The place of a contact's summary is its length plus this if it is packed."""
 BODY_OPENING = slice(0, 1)
 """The byte that says what a body is."""
 

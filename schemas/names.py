@@ -52,7 +52,7 @@ from schemas.resources import CONTACT, RESOURCES, Resource
 
 SLOTS = 16_384
 HOME = b"ledger"
-"""The hash tag of the keys that exist only once, whatever the number of shards."""
+"""The hash tag of the keys that exist only once, whatever the number of shards, and of the first of several copies."""
 
 PREFIX = b"lv%d" % LAYOUT
 """Every name begins with this, and then `{` or `:`."""

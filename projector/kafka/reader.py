@@ -409,8 +409,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             await self._consumer.getmany(timeout_ms=0)  # of its own consumer, in which everything is paused
 
     async def more(self, most: int, wait: float) -> dict[Partition, list[Record]]:
-        """Returns what comes behind the last poll, as `poll` does. It does not wait while the group rebalances: this
-        member may still have to finish what it was about before its partitions are revoked. Raises Unavailable.
+        """Returns what comes behind the last poll, as `poll` does, but without `stay`, which may wait until a rebalance
+        has ended: this member may still have to finish its batch before its partitions are revoked. Raises Unavailable.
         """
         async with errors():
             return await self._fetcher.poll(most, wait)

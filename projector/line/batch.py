@@ -158,7 +158,7 @@ class Batch:
 
     @property
     def takes_more(self) -> bool:
-        """Whether another poll may be added. None is behind a bad record, which would have to wait for it."""
+        """Whether another poll may be added; not behind a bad record, which would have to wait for it."""
         return not self.dead_letters and self.left > 0 and self.wait > 0
 
     def slices(

@@ -135,7 +135,7 @@ class Line:
                 return
 
     async def _step(self) -> None:
-        """Project one batch, if there are records. Raises Unavailable, LineStopped or Superseded."""
+        """Project one batch, if there are records. Raises Unavailable, LineStopped, Superseded or Refused."""
         self._accepted.forget(self._source.unpositioned())  # what is accepted there may be another list by now
         if difference := await self._positions.ensure_positioned():
             if difference.emptied:

@@ -119,8 +119,8 @@ class Positions:
     def ahead_of(
         self, polled: Mapping[Partition, Sequence[Record]], ends: dict[Partition, int]
     ) -> dict[Partition, int]:
-        """Returns the position of each partition whose first record here comes from before it. The log has ended below
-        that position, so it was read again from an earlier offset. `ends` are positions that are not stored yet.
+        """Returns the position of each partition whose first record here comes from before that position. The log has
+        ended below it, so it was read again from an earlier offset. `ends` are positions that are not stored yet.
         """
         at = self.offsets | ends
         return {

@@ -1,4 +1,4 @@
-"""Redis, as the projector uses it: scripts in pipelines, positions, dead letters and jobs.
+"""Redis, as the projector uses it: scripts and plain commands in pipelines, what its servers are like, jobs.
 
 Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as the projector's own
 Unavailable. The commands may or may not have been executed. It is safe to repeat them, because every write compares

@@ -2,8 +2,9 @@
 
 -- Returns what a lead needs of its contact: the hash of the summary, the first lead (see below), and the text of the
 -- summary in three parts. They are the beginning of the JSON with the contact's id, its fields, and '}'; or '', the
--- packed summary and '', so an empty first part means that it is packed. If the contact does not exist, the hash is
--- zeros, the first lead nil, and the text 'null'. Only a marker is shorter than CONTACT_BODY.
+-- packed summary and '', so an empty first part means that it is packed (compressed, schemas/compression.py). If the
+-- contact does not exist, the hash is zeros, the first lead nil, and the text 'null'. Only a marker is shorter than
+-- CONTACT_BODY.
 local function read_contact(contact)
   if #contact < CONTACT_BODY then return NO_CONTACT, nil, 'null', '', '' end
   -- One call that returns several slices costs little more than one slice.

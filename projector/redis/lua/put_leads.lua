@@ -32,9 +32,9 @@ local function write(at, part, stored, k, found, organization, contact)
   if before == '' then return marker(stored, sub(prefixes, at, at + HEAD - 1)), leaves(former, found) end
   local summary_hash, first, id, fields, last = read_contact(contact or '')
   local same = former ~= '' and sub(before, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END) == former
-  -- The index already has this lead with this hash if the stored document was written together with that. That is not
-  -- certain while values are repaired, nor while a recreated organization has not had all of its records applied again:
-  -- its erasure may have deleted the index.
+  -- The index already has this lead with this hash if the stored document was written together with that hash. That is
+  -- not certain while values are repaired, nor while a recreated organization has not had all of its records applied
+  -- again: its erasure may have deleted the index.
   if not same or sub(stored, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash or repair
     or not organization or byte(organization, JOB_DUE) ~= JOB_NONE_BYTE then
     if not same then found = leaves(former, found) end

@@ -168,7 +168,8 @@ class Served(Struct, frozen=True):
 
 class Link:
     """Keeps one connection to one server. `run` connects and reconnects; while there is no connection, calls fail at
-    once, and only after a loss it may be worthwhile to wait for the first attempt to reconnect (`reconnected`).
+    once. Only at the beginning and after a loss it may be worthwhile to wait for the first attempt (`reconnected`): a
+    promoted node of a cluster is named before it is connected.
 
     Large values come over a second connection to the same server, which is opened when the first one is asked for, and
     closed with the first connection. So a small reply never waits for a large one.
@@ -187,7 +188,8 @@ class Link:
         self._large_turns = Turns(LARGE_EACH, LARGE_TOGETHER, most=max_in_flight, timeout=timeout)
         self._attempted = asyncio.Event()
         self._next_attempt = asyncio.Event()
-        """Is set when the first attempt after a loss has ended, and not set while there is a connection."""
+        """Is set when the first attempt, at the beginning or after a loss, has failed; not set while there is a
+        connection."""
         self._busy: Busy | None = None
         """What the last attempt to connect failed with, if Redis was busy with a script."""
         self.served: Served | None = None
@@ -209,8 +211,8 @@ class Link:
         """The present connection. Raises Unavailable if there is none."""
         if self._connection is not None:
             return self._connection
-        if self._attempted.is_set() and not self._next_attempt.is_set():
-            raise ConnectionLost("the connection to Redis was lost a moment ago")
+        if not self._next_attempt.is_set():
+            raise ConnectionLost("the connection to Redis was lost a moment ago, or is being opened for the first time")
         raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
 
     async def read_large(self, queue: bytes, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
@@ -260,7 +262,7 @@ class Link:
             return large
 
     async def reconnected(self) -> None:
-        """Returns when there is a connection, or the first attempt to reconnect has failed, within the timeout."""
+        """Returns when there is a connection, or the first attempt to open one has failed, within the timeout."""
         if self._connection is None or self._connection.closed:
             await self._next_attempt.wait()
 

@@ -419,6 +419,18 @@ async def test_a_failover_in_a_cluster(cluster: RedisCluster, opened: Open) -> N
         assert await all_are_read(client, others)
 
 
+async def test_a_server_that_was_named_a_moment_ago(server: RedisServer, entries: list[Entry]) -> None:
+    """The slot map names a promoted node before it is connected: the API's requests wait for the first attempt."""
+    settings = ApiSettings(redis_url=server.url, api_redis_timeout=PATIENCE_SECONDS)
+    called = servers(settings)
+    client = ApiClient(ApiStore(settings, called, Serving(called)), called)
+    reading = asyncio.create_task(client.read(entries[0]))
+    done, _ = await asyncio.wait([reading], timeout=SHORT)
+    assert not done
+    async with connected(called):
+        assert entries[0].mark in await reading
+
+
 async def test_a_redirection_in_the_middle_of_a_batch(cluster: RedisCluster, opened: Open) -> None:
     """While a slot is being moved, some keys are here and some there (ASK); afterwards all are there (MOVED)."""
     entries = write_entries(cluster.url)

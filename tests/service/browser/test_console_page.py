@@ -166,7 +166,7 @@ def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> No
 
 def test_the_console_and_redis_are_away(page: Page, leadview: Leadview, own_redis: RedisServer) -> None:
     """The page says exactly what `status --json` says, and connects again by itself. What it says in each trouble is in
-    test_console_troubles.py.
+    test_console_pictures.py.
     """
     leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())

@@ -218,8 +218,7 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
 
 async def test_what_is_stored(projection: Projection) -> None:
     """Only in a shard that is complete, and that has reached the ends of the same topics."""
-    record = await control.complete(projection.store)
-    [tag, *_] = record.copies
+    [tag, *_] = (await control.complete(projection.store)).copies
 
     async def store(moment: int, *ends: EndRow) -> int:
         of = {"copy": names.copy(names.CONTROL, tag), "as_of": names.copy(names.AS_OF, tag)}

@@ -67,8 +67,7 @@ def test_a_first_organization(leadview: Leadview) -> None:
     """The commands that docs/examples/first_organization.py prints give access to a new organization."""
     if shutil.which("kcat") is None:
         not_available("there is no kcat here")
-    program = [sys.executable, "-m", "docs.examples.first_organization"]
-    printed = printed_by(program, directory=ROOT)
+    printed = printed_by([sys.executable, "-m", "docs.examples.first_organization"], directory=ROOT)
     script = printed.replace("-t crm.", f"-t {leadview.prefix}") + "echo $ORGANIZATION $API_KEY\n"
     environment = {**os.environ, "KAFKA": leadview.kafka.bootstrap_servers}
     organization, key = printed_by(["/bin/sh", "-ec", script], environment=environment).split()
@@ -107,8 +106,7 @@ def test_the_life_of_a_lead(leadview: Leadview) -> None:
 
         publish(crm.with_attributes(crm.lead(1, **LEAD_FIELDS), traceparent="00-ab"))
         found = until(lead, 200)
-        assert found.body == LEAD_DOCUMENT
-        assert found.headers["cache-control"] == "private, no-cache"
+        assert (found.body, found.headers["cache-control"]) == (LEAD_DOCUMENT, "private, no-cache")
         publish(crm.binary(crm.contact(1, **CONTACT_FIELDS)))
         until(contact, 200, custom_fields=CONTACT_FIELDS["custom_fields"])
         assert until(lead, 200, contact=orjson.loads(SUMMARY)).body == WHOLE

@@ -104,8 +104,7 @@ def served(client: Client, resource: Resource) -> None:
 
 
 def limited_and_isolated(client: Client, resource: Resource) -> None:
-    statuses = [client.get(resource, LIMITED, purpose=resource.noun).status for _ in range(2)]
-    assert statuses == [200, 429]
+    assert [client.get(resource, LIMITED, purpose=resource.noun).status for _ in range(2)] == [200, 429]
     assert client.get(resource, OTHER).status == 404
 
 

@@ -99,8 +99,7 @@ async def test_everything_is_found_by_its_id_alone(projection: Projection, slowl
 @pytest.mark.long
 @pytest.mark.apache
 def test_no_command_prints_a_key(leadview: Leadview) -> None:
-    bad = crm.Message(resources.API_KEY, API_KEY.key, b"no JSON")
-    leadview.serve(ORGANIZATION, API_KEY, bad)
+    leadview.serve(ORGANIZATION, API_KEY, crm.Message(resources.API_KEY, API_KEY.key, b"no JSON"))
     other = mint(crm.OTHER_ORGANIZATION, "8" * 30)
     for words, stdin, status, parts in (
         (["-"], f"{KEY}\n", 0, ["passes all checks", HASH, crm.API_KEY, crm.ORGANIZATION, "API access", "100 left"]),

@@ -165,10 +165,11 @@ async def test_what_documents_show_is_found(projection: Projection) -> None:
     keys = [crm.api_key(1).record(0)]
     await projection.apply(*contacts, *leads, *keys)
     bad = Record("crm.leads", 0, 233, 0, b"no key", b"{}", (), resources.LEAD)
-    found = await times(projection, {LEADS: [*leads, bad], CONTACTS: contacts, KEYS: keys})
-    assert found[LEADS] == [None, *(crm.at_ms(n) for n in range(1, 230)), None, crm.at_ms(9), crm.at_ms(7), None]
-    assert found[CONTACTS] == [None, crm.at_ms(3)]
-    assert found[KEYS] == [None]
+    assert await times(projection, {LEADS: [*leads, bad], CONTACTS: contacts, KEYS: keys}) == {
+        LEADS: [None, *(crm.at_ms(n) for n in range(1, 230)), None, crm.at_ms(9), crm.at_ms(7), None],
+        CONTACTS: [None, crm.at_ms(3)],
+        KEYS: [None],
+    }
 
 
 async def test_every_generation_must_show_it_and_what_is_not_there_moves_no_other_answer(

@@ -5,6 +5,7 @@ that was rolled back, and what it says while the console or Redis is away.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from devstack.redis_server import RedisServer
 from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
-from tests.harness.chromium import Page
+from tests.harness.chromium import Page, open_page
 from tests.harness.console import axe, find, running_console, says_the_same, type_number
 from tests.harness.leadview import Leadview
 from tests.harness.next_mapping import PROGRAM as NEXT
@@ -28,8 +29,20 @@ HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=alert(1)>"
 TURNED = "abc\u202edef\u2066"
 
 
+@pytest.fixture
+def leadview(leadview_with_own_redis: Leadview) -> Leadview:
+    leadview_with_own_redis.topics.create(partitions=1)
+    return leadview_with_own_redis
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with open_page(tmp_path) as page:
+        page.size(1400)
+        yield page
+
+
 def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
     leads = leadview.topics.name(resources.LEAD)
     leadview.start("run")
     hostile = crm.contact(first_name=HOSTILE, last_name=TURNED + "x" * 10_000, email="a@b.example")
@@ -77,7 +90,6 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
 
 
 def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization())
     with running_console(leadview) as (_, console):
         page.open(console.url)
@@ -108,7 +120,6 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
 def test_actions_ask_for_the_number(page: Page, leadview: Leadview, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ada:{'a' * 40}\n")
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
     assert leadview.run("rebuild", "--max-latency", "0").status == 0
     words = ("--allow-actions", "--token-file", str(tokens))
@@ -144,7 +155,6 @@ def log_in(page: Page, token: str) -> None:
 
 def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
     newer = leadview.start("run", command=NEXT)
     assert leadview.run("rebuild", "--max-latency", "0", command=NEXT).status == 0
@@ -168,7 +178,6 @@ def test_the_console_and_redis_are_away(page: Page, leadview: Leadview, own_redi
     """The page says exactly what `status --json` says, and connects again by itself. What it says in each trouble is in
     test_console_pictures.py.
     """
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
     port = free_port()
     with running_console(leadview, port=port) as (_, console):

@@ -99,8 +99,8 @@ def test_the_local_limiter_decides_when_charges_cannot_be_written(
         caller = Records(client).caller(key_limit=(3, 3 * DAY), organization_limit=(100, 30 * DAY))
         broken(client)
         answers = [api.get(NO_RECORD, key=caller.key) for _ in range(4)]
-        assert [answer.status for answer in answers] == [404, 404, 404, 429]
-        assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0"]
+        told = [(answer.status, answer.headers["x-ratelimit-remaining"]) for answer in answers]
+        assert told == [(404, "2"), (404, "1"), (404, "0"), (429, "0")]
         assert (answers[-1].error, answers[-1].json["violated_policies"]) == ("rate_limit_exceeded", ["key"])
         assert DAY - PATIENCE_SECONDS <= int(answers[-1].headers["retry-after"]) <= DAY
         stored = client.keys("lv3{*}q*")
@@ -163,8 +163,7 @@ def test_redis_is_asked_once_for_a_key_that_it_refused_a_moment_ago(
     began = time.monotonic()
     answers = pipelined(tries, key, 200)
     passed = time.monotonic() - began
-    assert {answer.status for answer in answers} == {401}
-    assert {answer.error for answer in answers} == {"invalid_api_key"}
+    assert {(answer.status, answer.error) for answer in answers} == {(401, "invalid_api_key")}
     assert look_ups(tries, records) - before <= 2 + passed / 0.5
 
 
@@ -173,12 +172,13 @@ def test_unknown_keys_are_limited_for_each_client_address(tries: ApiServer, reco
     before = look_ups(tries, records)
     assert [get(tries, unknown_key(), "192.0.2.1").status for _ in range(LIMIT)] == [401] * LIMIT
     answer = get(tries, unknown_key(), "192.0.2.1")
-    assert (answer.status, answer.error) == (429, "rate_limit_exceeded")
-    assert answer.json["violated_policies"] == ["address"]
+    refused = (answer.status, answer.error, answer.json["violated_policies"])
+    assert refused == (429, "rate_limit_exceeded", ["address"])
     assert answer.json["retry_after"] == int(answer.headers["retry-after"]) >= 1
-    assert answer.headers["ratelimit-policy"] == f'"address";q={LIMIT};w=3600'
+    policy = f'"address";q={LIMIT};w=3600'
+    told = {"ratelimit-policy": policy, "x-ratelimit-limit": str(LIMIT), "x-ratelimit-remaining": "0"}
+    assert answer.headers | told == answer.headers
     assert answer.headers["ratelimit"].startswith('"address";r=0;t=')
-    assert (answer.headers["x-ratelimit-limit"], answer.headers["x-ratelimit-remaining"]) == (str(LIMIT), "0")
     assert look_ups(tries, records) - before == LIMIT + 1
     assert get(tries, unknown_key(), "192.0.2.2").status == 401
 

@@ -89,8 +89,7 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "it is served")
-        last = publish_and_read(leadview, api, lead(2))
-        assert version(last) == 2
+        assert version(publish_and_read(leadview, api, lead(2))) == 2
         last = publish_and_read(leadview, api, lead(3))
         assert version(last) == 3
         unchanged = get(api, **{"If-None-Match": last.headers["etag"]})
@@ -102,8 +101,9 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
         last = publish_and_read(leadview, api, crm.deleted(resources.LEAD, 5))
         assert last.status == 404
         assert run_sample(api, as_of(last)) == b"there is no such lead\n"
-        unknown = refusal(api.port, crm.LEAD, as_of(last).isoformat(), key=api_keys.mint(crm.OTHER_ORGANIZATION))
-        assert unknown.startswith(b"401: {")
+        with sample(api.port, as_of(last), key=api_keys.mint(crm.OTHER_ORGANIZATION)) as process:
+            _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        assert (errors[:6], process.returncode != 0, b"Traceback" in errors) == (b"401: {", True, False)
 
 
 @pytest.mark.long
@@ -114,34 +114,24 @@ def test_a_change_is_in_the_response_wherever_leadview_runs(leadview_anywhere: L
         assert version(publish_and_read(leadview_anywhere, api, lead(2))) == 2
 
 
-def sample(port: int, *arguments: str, key: str = KEY) -> subprocess.Popen[bytes]:
+def sample(port: int, changed_at: datetime, key: str = KEY) -> subprocess.Popen[bytes]:
     """Starts docs/examples/read_as_of.py."""
+    command = [sys.executable, str(SAMPLE), crm.LEAD, changed_at.isoformat()]
     environment = {"API": f"http://127.0.0.1:{port}/", "API_KEY": key}
-    return subprocess.Popen(
-        [sys.executable, str(SAMPLE), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def run_sample(api: ApiServer, changed_at: datetime) -> bytes:
     """Returns what it prints. Its first connection is lost."""
     with faulty_proxy(api.port) as proxy:
         proxy.faults = Faults(refusing=True)
-        with sample(proxy.port, crm.LEAD, changed_at.isoformat()) as process:
+        with sample(proxy.port, changed_at) as process:
             assert process.stderr
             assert b"asking again" in process.stderr.readline()
             proxy.faults = Faults()
             output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     return output
-
-
-def refusal(port: int, *arguments: str, key: str = KEY) -> bytes:
-    """Returns why it ends at once."""
-    with sample(port, *arguments, key=key) as process:
-        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode != 0
-    assert b"Traceback" not in errors
-    return errors
 
 
 def test_nobody_has_looked(leadview: Leadview) -> None:
@@ -231,12 +221,15 @@ async def test_what_is_stored(projection: Projection) -> None:
         b"HSET", names.copy(names.CONTROL, tag), "crm.leads:0", b"7 1 1 0 %b" % NO_ID.encode()
     )
     reached = EndRow("crm.leads:0", 7, NO_ID)
-    assert await store(100, EndRow("crm.leads:0", 8, NO_ID)) == 0, "a record is missing"
-    assert await store(100, reached, EndRow("crm.leads:1", 1, NO_ID)) == 0, "nothing of a partition is applied"
-    assert await store(100, EndRow("crm.leads:0", 7, "another")) == 0, "the topic was created again"
-    assert await store(100, reached) == 100
-    assert await store(90, reached) == 100, "it does not go back"
-    assert await store(200, EndRow("crm.leads:0", 8, NO_ID)) == 100, "it stands still"
+    for moment, ends, expected, why in (
+        (100, [EndRow("crm.leads:0", 8, NO_ID)], 0, "a record is missing"),
+        (100, [reached, EndRow("crm.leads:1", 1, NO_ID)], 0, "nothing of a partition is applied"),
+        (100, [EndRow("crm.leads:0", 7, "another")], 0, "the topic was created again"),
+        (100, [reached], 100, "it has reached all ends"),
+        (90, [reached], 100, "it does not go back"),
+        (200, [EndRow("crm.leads:0", 8, NO_ID)], 100, "it stands still"),
+    ):
+        assert await store(moment, *ends) == expected, why
     await projection.store.ask_one(b"HSET", names.copy(names.CONTROL, tag), "filled", b"")
     assert await store(300, reached) == 0
     assert await projection.store.ask_one(b"GET", names.copy(names.AS_OF, tag)) is None

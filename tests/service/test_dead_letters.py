@@ -93,14 +93,17 @@ async def test_which_dead_letters_are_meant(projection: Projection) -> None:
     async def chosen(*words: str, **filtered: str) -> list[DeadLetter]:
         return await dead_letters.choose(projection.store, words, dead_letters.Filter(**filtered))
 
-    where, other = f"{LETTER.topic}:{LETTER.partition}", letters[-1]
-    assert await chosen() == letters
-    assert await chosen(f"{where}:1-2") == letters[1:3]
-    assert await chosen(f"{where}:3", f"{where}:0-1") == [*letters[:2], letters[3]]
-    assert await chosen(topic=LETTER.topic) == letters[:4]
-    assert await chosen(organization=crm.OTHER_ORGANIZATION) == [other]
-    assert await chosen(reason=LETTER.reason[2:-2]) == letters
-    assert await chosen(reason="nobody says this") == []
+    where = f"{LETTER.topic}:{LETTER.partition}"
+    for words, filtered, expected in (
+        ([], {}, letters),
+        ([f"{where}:1-2"], {}, letters[1:3]),
+        ([f"{where}:3", f"{where}:0-1"], {}, [*letters[:2], letters[3]]),
+        ([], {"topic": LETTER.topic}, letters[:4]),
+        ([], {"organization": crm.OTHER_ORGANIZATION}, letters[4:]),
+        ([], {"reason": LETTER.reason[2:-2]}, letters),
+        ([], {"reason": "nobody says this"}, []),
+    ):
+        assert await chosen(*words, **filtered) == expected, (words, filtered)
     for unknown in (f"{where}:4", f"{LETTER.topic}:7:0", "nonsense"):
         with pytest.raises(Refused, match=f"There is no dead letter {unknown}"):
             await chosen(f"{where}:0", unknown)
@@ -315,8 +318,7 @@ async def test_a_list_that_kafka_cannot_store_is_refused(book: Book) -> None:
     with pytest.raises(Refused, match=said):
         await book.records.change({book.at: many, other: Ranges.parse("3")}, lambda a, new: a.accept(new, 1, "x"))
     found = await book.records.read([book.at, other])
-    assert str(found[book.at].offsets) == "7"
-    assert not found[other].offsets, "nothing was changed"
+    assert [str(found[at].offsets) for at in (book.at, other)] == ["7", ""], "nothing was changed"
     await book.accept("1000000-1001198")
     assert str((await book.read()).offsets) == "7,1000000-1001198"
 
@@ -328,8 +330,7 @@ async def test_they_are_committed_again(book: Book) -> None:
     before = await book.read()
     commits = _commits(book.leadview)
     await book.records.renew([book.at, Partition(book.at.topic, 1)])
-    assert _commits(book.leadview) == commits + 1
-    assert await book.read() == before
+    assert (_commits(book.leadview), await book.read()) == (commits + 1, before)
     book.leadview.start("run")
     await eventually(lambda: _commits(book.leadview) > commits + 1, "the projector commits them as well")
     assert await book.read() == before

@@ -16,12 +16,9 @@ from projector.line.batch import BadRecordGuard, Batch, StoredHeads, event_time
 from projector.line.pace import Pacer
 from projector.record import Partition, Record
 from projector.redis import calls
-from projector.redis.apply import Applied, apply
-from projector.redis.servers import Fence
-from projector.redis.store import Store
+from projector.redis.apply import Applied
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, JOB_DUE
-from schemas.settings import ProjectorSettings
 from tests.harness import control, crm, stored
 from tests.harness.crm import Message
 from tests.harness.generations import generation, ids
@@ -64,20 +61,6 @@ async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
     assert await projection.store.run([call.command]) == [reply]
 
 
-class RecordingStore(Store):
-    """A store that also keeps which scripts each of its pipelines called. Each pipeline is one round trip."""
-
-    def __init__(self, settings: ProjectorSettings) -> None:
-        super().__init__(settings)
-        self.pipelines: list[list[str]] = []
-
-    async def run(
-        self, commands: Sequence[Command], *, replication_epoch: int | None = None, fence: Fence | None = None
-    ) -> list[Any]:
-        self.pipelines.append([each.script.name for each in commands])
-        return await super().run(commands, replication_epoch=replication_epoch, fence=fence)
-
-
 @pytest.mark.parametrize(
     ("update", "pipelines"),
     [
@@ -95,15 +78,20 @@ class RecordingStore(Store):
     ],
 )
 async def test_an_update_takes_no_more_round_trips_than_it_needs(
-    projection: Projection, update: list[Message], pipelines: list[list[str]]
+    projection: Projection, monkeypatch: pytest.MonkeyPatch, update: list[Message], pipelines: list[list[str]]
 ) -> None:
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
-    store = RecordingStore(projection.settings)
-    try:
-        await apply(store, [intent_of(message.record(9 + n)) for n, message in enumerate(update)], ids(1))
-    finally:
-        await store.close()
-    assert store.pipelines == pipelines
+    called: list[list[str]] = []
+    run = projection.store.run
+
+    async def noting(commands: Sequence[Command], **options: Any) -> list[Any]:
+        """Notes which scripts each pipeline called. Each pipeline is one round trip."""
+        called.append([each.script.name for each in commands])
+        return await run(commands, **options)
+
+    monkeypatch.setattr(projection.store, "run", noting)
+    await projection.apply(*(message.record(9 + n) for n, message in enumerate(update)))
+    assert called == pipelines
     stored.assert_consistent(projection.client)
 
 

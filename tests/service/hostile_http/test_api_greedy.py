@@ -36,6 +36,13 @@ def crowded(redis_server: RedisService) -> Iterator[Target]:
         yield api
 
 
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """It closes the connections of a test, before the API ends."""
+    with ExitStack() as stack:
+        yield stack
+
+
 def answer(connection: socket.socket) -> bytes:
     connection.sendall(HEALTH)
     return connection.recv(65536)
@@ -59,20 +66,19 @@ def is_closed(connection: socket.socket) -> bool:
         pytest.param(HEALTH, id="that sent a request"),
     ],
 )
-def test_clients_that_hold_connections_keep_nobody_out(crowded: Target, sent: bytes) -> None:
-    with ExitStack() as stack:
-        holders = [stack.enter_context(crowded.connect()) for _ in range(MOST - 1)]
-        for holder in holders:
-            holder.sendall(sent)
-            if sent == HEALTH:
-                assert holder.recv(65536).startswith(b"HTTP/1.1 200")
-        busy = stack.enter_context(crowded.connect())
-        assert answer(busy).startswith(b"HTTP/1.1 200")
-        late = stack.enter_context(crowded.connect())
-        assert answer(late).startswith(b"HTTP/1.1 200")
-        wait_until(lambda: any(is_closed(holder) for holder in holders), "one that has waited longest is closed")
-        assert answer(busy).startswith(b"HTTP/1.1 200"), "the last ones that were used stay open"
-        assert answer(late).startswith(b"HTTP/1.1 200")
+def test_clients_that_hold_connections_keep_nobody_out(crowded: Target, sent: bytes, stack: ExitStack) -> None:
+    holders = [stack.enter_context(crowded.connect()) for _ in range(MOST - 1)]
+    for holder in holders:
+        holder.sendall(sent)
+        if sent == HEALTH:
+            assert holder.recv(65536).startswith(b"HTTP/1.1 200")
+    busy = stack.enter_context(crowded.connect())
+    assert answer(busy).startswith(b"HTTP/1.1 200")
+    late = stack.enter_context(crowded.connect())
+    assert answer(late).startswith(b"HTTP/1.1 200")
+    wait_until(lambda: any(is_closed(holder) for holder in holders), "one that has waited longest is closed")
+    assert answer(busy).startswith(b"HTTP/1.1 200"), "the last ones that were used stay open"
+    assert answer(late).startswith(b"HTTP/1.1 200")
     assert crowded.log.severe == []
 
 
@@ -184,25 +190,24 @@ def texts(longer_than: int) -> Iterator[bytes | str]:
             yield bytes(each) if isinstance(each, bytearray) else each
 
 
-def test_no_key_is_left_in_memory(api: Target, records: Records) -> None:
+def test_no_key_is_left_in_memory(api: Target, records: Records, stack: ExitStack) -> None:
     """Neither in a cache nor on an idle connection; whether it was valid, revoked or unknown."""
     hidden = []  # the random parts, backwards: this test must not be what it finds
-    with ExitStack() as stack:
-        for kind, status in (("valid", 400), ("revoked", 401), ("unknown", 401)):
-            owner = records.caller().organization_id
-            key = api_keys.mint(owner)
-            hidden.append(key[30:60][::-1])
-            if kind != "unknown":
-                records.key(key, owner)
-            if kind == "revoked":
-                records.revoke(key)
-            connection = stack.enter_context(api.connect())
-            for _ in range(2):
-                connection.sendall(get(LEADS + "x", key))
-                assert connection.recv(65536).startswith(b"HTTP/1.1 %d " % status)
-        key = ""
-        api.log.lines.clear()
-        wait_until(lambda: gc.collect() >= 0 and not found(hidden), "the keys are gone", 10)
+    for kind, status in (("valid", 400), ("revoked", 401), ("unknown", 401)):
+        owner = records.caller().organization_id
+        key = api_keys.mint(owner)
+        hidden.append(key[30:60][::-1])
+        if kind != "unknown":
+            records.key(key, owner)
+        if kind == "revoked":
+            records.revoke(key)
+        connection = stack.enter_context(api.connect())
+        for _ in range(2):
+            connection.sendall(get(LEADS + "x", key))
+            assert connection.recv(65536).startswith(b"HTTP/1.1 %d " % status)
+    key = ""
+    api.log.lines.clear()
+    wait_until(lambda: gc.collect() >= 0 and not found(hidden), "the keys are gone", 10)
 
 
 def found(hidden: list[str]) -> list[str]:
@@ -294,15 +299,16 @@ def read_one(connection: socket.socket, size: int) -> int:
     return received
 
 
-def test_every_byte_that_the_kernel_does_not_take_is_counted(patient: Target, records: Records) -> None:
+def test_every_byte_that_the_kernel_does_not_take_is_counted(
+    patient: Target, records: Records, stack: ExitStack
+) -> None:
     """Also if they are fewer than those from which on a transport usually waits, which are 64 KiB."""
-    with ExitStack() as stack:
-        ask(stack, patient, lead_of(records, records.caller(), SEND_BUFFER * 3 // 4) + b"\r\n", LITTLE)
-        (edge,) = Watched.opened
-        wait_until(lambda: edge._writing_paused, "the response is written")
-        waiting = edge._transport.get_write_buffer_size()
-        assert waiting > 0
-        assert edge.unread.total == waiting + SEND_BUFFER
+    ask(stack, patient, lead_of(records, records.caller(), SEND_BUFFER * 3 // 4) + b"\r\n", LITTLE)
+    (edge,) = Watched.opened
+    wait_until(lambda: edge._writing_paused, "the response is written")
+    waiting = edge._transport.get_write_buffer_size()
+    assert waiting > 0
+    assert edge.unread.total == waiting + SEND_BUFFER
 
 
 def test_what_the_kernel_takes_is_limited_for_each_connection(patient: Target) -> None:
@@ -314,42 +320,42 @@ def test_what_the_kernel_takes_is_limited_for_each_connection(patient: Target) -
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * Edge.stalled_seconds
 
 
-def test_a_pipelined_request_waits_until_the_response_before_it_is_read(patient: Target, records: Records) -> None:
-    with ExitStack() as stack:
-        request = lead_of(records, records.caller(), LARGE) + b"\r\n"
-        stack.enter_context(patient.connect())
-        wait_until(lambda: Watched.opened, "the connection is accepted")
-        routes = Watched.opened[0]._worker.counters.routes
+def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
+    patient: Target, records: Records, stack: ExitStack
+) -> None:
+    request = lead_of(records, records.caller(), LARGE) + b"\r\n"
+    stack.enter_context(patient.connect())
+    wait_until(lambda: Watched.opened, "the connection is accepted")
+    routes = Watched.opened[0]._worker.counters.routes
 
-        def answered() -> int:
-            return sum(sum(route.statuses.values()) for route in routes.values())
+    def answered() -> int:
+        return sum(sum(route.statuses.values()) for route in routes.values())
 
-        before = answered()
-        connection = ask(stack, patient, request + HEALTH + request[:-2] + b"Connection: close\r\n\r\n")
-        wait_until(lambda: answered() > before, "the first response is written")
-        assert patient.get("/healthz").status == 200
-        assert answered() == before + 2, "no other one was answered"
-        answers = responses(b"HTTP/1.1 200 OK" + read_all(connection))
+    before = answered()
+    connection = ask(stack, patient, request + HEALTH + request[:-2] + b"Connection: close\r\n\r\n")
+    wait_until(lambda: answered() > before, "the first response is written")
+    assert patient.get("/healthz").status == 200
+    assert answered() == before + 2, "no other one was answered"
+    answers = responses(b"HTTP/1.1 200 OK" + read_all(connection))
     assert [answer.status for answer in answers] == [200, 200, 200]
     assert [len(answer.body) > LARGE for answer in answers] == [True, False, True]
 
 
-def test_an_organization_that_reads_nothing_harms_no_other(patient: Target, records: Records) -> None:
-    with ExitStack() as stack:
-        greedy, modest = records.caller(), records.caller()
-        request = lead_of(records, modest, LARGE) + b"\r\n"
-        slow = ask(stack, patient, request)  # it waits longest, but its organization holds little
-        greedy_request = lead_of(records, greedy, LARGE) + b"\r\n"
-        holders = []
-        for _ in range(10):
-            holders.append(ask(stack, patient, greedy_request))
-            assert Watched.unread.total <= BUDGET
-            assert len(responses(patient.exchange(HEALTH[:-2] + b"Connection: close\r\n\r\n"))) == 1
-        wait_until(lambda: len(Watched.opened) == 4, "only as many stay as there is room for")
-        assert read_one(slow, LARGE) >= LARGE
-        assert [is_reset(holder) for holder in holders[:7]] == [True] * 7
-        assert [read_one(holder, LARGE) >= LARGE for holder in holders[7:]] == [True] * 3
-        wait_until(lambda: Watched.unread.total == 0, "everything was taken")
+def test_an_organization_that_reads_nothing_harms_no_other(patient: Target, records: Records, stack: ExitStack) -> None:
+    greedy, modest = records.caller(), records.caller()
+    request = lead_of(records, modest, LARGE) + b"\r\n"
+    slow = ask(stack, patient, request)  # it waits longest, but its organization holds little
+    greedy_request = lead_of(records, greedy, LARGE) + b"\r\n"
+    holders = []
+    for _ in range(10):
+        holders.append(ask(stack, patient, greedy_request))
+        assert Watched.unread.total <= BUDGET
+        assert len(responses(patient.exchange(HEALTH[:-2] + b"Connection: close\r\n\r\n"))) == 1
+    wait_until(lambda: len(Watched.opened) == 4, "only as many stay as there is room for")
+    assert read_one(slow, LARGE) >= LARGE
+    assert [is_reset(holder) for holder in holders[:7]] == [True] * 7
+    assert [read_one(holder, LARGE) >= LARGE for holder in holders[7:]] == [True] * 3
+    wait_until(lambda: Watched.unread.total == 0, "everything was taken")
     assert patient.log.severe == []
 
 
@@ -363,39 +369,38 @@ def test_an_organization_that_reads_nothing_harms_no_other(patient: Target, reco
     ],
 )
 def test_a_closing_connection_is_not_held_open_by_a_client_that_does_not_read(
-    impatient: Target, records: Records, size: int, end: bytes
+    impatient: Target, records: Records, size: int, end: bytes, stack: ExitStack
 ) -> None:
-    with ExitStack() as stack:
-        connection = ask(stack, impatient, lead_of(records, records.caller(), size) + end, LITTLE)
-        if end == b"\r\n":
-            connection.shutdown(socket.SHUT_WR)
-        wait_until(lambda: not Watched.opened, "the connection is closed")
-        wait_until(lambda: not kept(impatient), "the kernel has forgotten the bytes")
-        assert Watched.unread.total == 0
-        assert is_reset(connection)
+    connection = ask(stack, impatient, lead_of(records, records.caller(), size) + end, LITTLE)
+    if end == b"\r\n":
+        connection.shutdown(socket.SHUT_WR)
+    wait_until(lambda: not Watched.opened, "the connection is closed")
+    wait_until(lambda: not kept(impatient), "the kernel has forgotten the bytes")
+    assert Watched.unread.total == 0
+    assert is_reset(connection)
 
 
-def test_a_client_that_reads_a_little_is_disconnected(impatient: Target, records: Records) -> None:
+def test_a_client_that_reads_a_little_is_disconnected(impatient: Target, records: Records, stack: ExitStack) -> None:
     """What it takes now and then is a sign of life for the kernel, which would wait for the rest without end."""
-    with ExitStack() as stack:
-        connection = ask(stack, impatient, lead_of(records, records.caller(), LARGE) + b"\r\n", LITTLE)
-        taken = 0
+    connection = ask(stack, impatient, lead_of(records, records.caller(), LARGE) + b"\r\n", LITTLE)
+    taken = 0
 
-        def closed() -> bool:
-            nonlocal taken
-            with suppress(ConnectionResetError):
-                taken += len(connection.recv(1000))
-            return not Watched.opened
+    def closed() -> bool:
+        nonlocal taken
+        with suppress(ConnectionResetError):
+            taken += len(connection.recv(1000))
+        return not Watched.opened
 
-        wait_until(closed, "the connection is closed")
-        assert taken < LARGE // 2
+    wait_until(closed, "the connection is closed")
+    assert taken < LARGE // 2
 
 
-def test_a_crowd_that_does_not_read_leaves_nothing_in_the_kernel(patient: Target, records: Records) -> None:
+def test_a_crowd_that_does_not_read_leaves_nothing_in_the_kernel(
+    patient: Target, records: Records, stack: ExitStack
+) -> None:
     """A connection that is closed for another one does not count any more, so nothing may be held for it."""
-    with ExitStack() as stack:
-        request = lead_of(records, records.caller(), SMALL)
-        for number in range(2 * MOST):
-            ask(stack, patient, request + (b"Connection: close\r\n\r\n" if number % 2 else b"\r\n"), LITTLE)
-            wait_until(lambda: len(kept(patient)) <= MOST, "no more connections than that have bytes in the kernel")
-        assert kept(patient)
+    request = lead_of(records, records.caller(), SMALL)
+    for number in range(2 * MOST):
+        ask(stack, patient, request + (b"Connection: close\r\n\r\n" if number % 2 else b"\r\n"), LITTLE)
+        wait_until(lambda: len(kept(patient)) <= MOST, "no more connections than that have bytes in the kernel")
+    assert kept(patient)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO, TextIOWrapper
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from unittest.mock import patch
+
+import orjson
 
 from projector.__main__ import main
 
@@ -26,6 +28,11 @@ class Finished(NamedTuple):
     @property
     def output(self) -> str:
         return self.stdout + self.stderr
+
+    @property
+    def json(self) -> Any:
+        """What it has printed with `--json`."""
+        return orjson.loads(self.stdout)
 
     def __contains__(self, text: object) -> bool:
         return str(text) in self.output

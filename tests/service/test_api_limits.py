@@ -128,22 +128,22 @@ def unknown_key() -> str:
     return api_keys.mint(str(uuid4()))
 
 
-def get(tries: ApiServer, key: str, client: str | None = None) -> Response:
+def get(api: ApiServer, key: str, client: str | None = None) -> Response:
     """Send a request through two proxies. The client itself names another address each time, which nobody believes."""
     path = f"2001:db8:{secrets.token_hex(2)}::1, {client}, 10.0.0.1"
-    return tries.get(LEADS + str(uuid4()), key=key, headers={"X-Forwarded-For": path} if client else {})
+    return api.get(LEADS + str(uuid4()), key=key, headers={"X-Forwarded-For": path} if client else {})
 
 
-def pipelined(tries: ApiServer, key: str, number: int) -> list[Response]:
+def pipelined(api: ApiServer, key: str, number: int) -> list[Response]:
     last = request(LEADS + "x", key, "Connection: close")
-    return responses(tries.exchange(request(LEADS + "x", key) * (number - 1) + last))
+    return responses(api.exchange(request(LEADS + "x", key) * (number - 1) + last))
 
 
-def look_ups(tries: ApiServer, records: Records) -> int:
+def look_ups(api: ApiServer, records: Records) -> int:
     """Returns how often a key was looked up. A first one makes sure that Redis knows the script. A worker that looks
     whether it is ready calls the script as well, and then GETRANGE, which no key here leads to.
     """
-    get(tries, unknown_key())
+    get(api, unknown_key())
     stats = records.client.info("commandstats")
     scripts, others = (stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "getrange"))
     return int(scripts) - int(others)

@@ -7,7 +7,6 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
 import pytest
 
 from devstack.fault_proxy import Faults, faulty_proxy
@@ -28,7 +27,7 @@ from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 from tests.harness.services import Kafka
 from tests.harness.topics import Topics
-from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_for, wait_until
 
 KEY = api_keys.mint(crm.ORGANIZATION)
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
@@ -73,15 +72,7 @@ def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Res
     """Returns the first response that says that it has the change."""
     leadview.publish(change)
     changed_at = datetime.now(UTC)
-    last = get(api)
-
-    def is_in_it() -> bool:
-        nonlocal last
-        last = get(api)
-        return as_of(last) >= changed_at
-
-    wait_until(is_in_it, "a response says that it has the change")
-    return last
+    return wait_for(lambda: get(api), lambda last: as_of(last) >= changed_at, "a response says that it has the change")
 
 
 def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
@@ -148,7 +139,7 @@ def test_nobody_has_looked(leadview: Leadview) -> None:
         for second, name in enumerate(reversed(stored), 1):
             leadview.redis.set(name, second * 1000)
         said = "data as of 1970-01-01T00:00:01.000Z"  # the earliest of all shards
-        assert orjson.loads(leadview.run("status", "--json").stdout)["data_as_of"] == said.rpartition(" ")[2]
+        assert leadview.run("status", "--json").json["data_as_of"] == said.rpartition(" ")[2]
         assert said in leadview.run("status")
         assert said in leadview.run("wait", "lead", crm.ORGANIZATION, crm.LEAD, "--version", "1", "--timeout", "0")
         for name in stored:

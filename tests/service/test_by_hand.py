@@ -17,7 +17,7 @@ from tests.harness.crm import CONTACT, LEAD, ORGANIZATION
 from tests.harness.leadview import Leadview
 from tests.harness.programs import printed_by
 from tests.harness.services import not_available
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import wait_for, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -89,14 +89,11 @@ def test_the_life_of_a_lead(leadview: Leadview) -> None:
 
         def until(path: str, status: int, **fields: object) -> Response:
             """Ask until this is the status, and the body has these fields. Returns that answer, and not another one."""
-            answers: list[Response] = []
 
-            def is_there() -> bool:
-                answers.append(get(path))
-                return answers[-1].status == status and answers[-1].json | fields == answers[-1].json
+            def is_it(answer: Response) -> bool:
+                return answer.status == status and answer.json | fields == answer.json
 
-            wait_until(is_there, f"{path} answers {status} with {fields}")
-            return answers[-1]
+            return wait_for(lambda: get(path), is_it, f"{path} answers {status} with {fields}")
 
         assert get(lead).error == "invalid_api_key", "it is well formed, but unknown"
         publish(crm.api_key(1, hash=HASH))

@@ -196,8 +196,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
 
 
 def usage(leadview: Leadview) -> dict[str, dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(leadview.call("usage", ORGANIZATION, "--json").stdout)
-    return {each["hash"]: each for each in found}
+    return {each["hash"]: each for each in leadview.call("usage", ORGANIZATION, "--json").json}
 
 
 def projectors(parent: Child) -> set[int]:
@@ -205,17 +204,13 @@ def projectors(parent: Child) -> set[int]:
     return descendants(parent.pid, "spawn_main")
 
 
-def known(leadview: Leadview) -> int:
-    """Returns the number of projectors that `status` shows."""
-    return int(orjson.loads(leadview.run("status", "--json").stdout)["projectors"])
-
-
 @pytest.mark.apache
 def test_two_share_the_work_and_end_with_their_parent(leadview: Leadview) -> None:
     leadview.publish(crm.organization(), *(crm.lead(1, id=crm.uuid(0x1000 + number)) for number in range(50)))
     parent = leadview.start("run", "--processes", "2")
     leadview.wait_until_served()
-    wait_until(lambda: known(leadview) == 2, "both projectors have a heartbeat", 2 * PATIENCE_SECONDS)
+    two = "both projectors have a heartbeat"
+    wait_until(lambda: leadview.run("status", "--json").json["projectors"] == 2, two, 2 * PATIENCE_SECONDS)
     first = projectors(parent)
     assert len(first) == 2
     killed = first.pop()
@@ -279,7 +274,7 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     assert "nobody has done anything yet" in leadview.run("status", "--history")
     leadview.run("promote", "--by", "Ada Lovelace", "--force").ends(1)
     leadview.run("rebuild", "--promote", "--max-latency", "0").ends(0)
-    found = orjson.loads(leadview.run("status", "--history", "--json").stdout)
+    found = leadview.run("status", "--history", "--json").json
     me = history.operator()
     assert [(act["verb"], act["arguments"], act["outcome"], act["by"]) for act in reversed(found)] == [
         ("promote", ["--force"], "refused", "Ada Lovelace"),
@@ -301,8 +296,8 @@ async def test_what_is_kept_of_words(projection: Projection) -> None:
     await history.note(projection.store, Act("drop", [], "me", "an outcome of a later version"))
     newest, oldest = await history.read(projection.store)
     assert newest.outcome == "an outcome of a later version"
-    assert (oldest.arguments, oldest.by) == (["xlv_live_…", "\\udcff", "y" * 500], "lv_live_…")
-    assert oldest.reason == "lv_live_…"
+    kept = ["xlv_live_…", "\\udcff", "y" * 500]
+    assert (oldest.arguments, oldest.by, oldest.reason) == (kept, "lv_live_…", "lv_live_…")
 
 
 async def test_it_is_bounded(projection: Projection) -> None:

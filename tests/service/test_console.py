@@ -22,7 +22,7 @@ from tests.harness import crm
 from tests.harness.console import Console, running_console
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import wait_for, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -159,15 +159,11 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
         def act(verb: str, generation: int, **headers: str) -> Any:
             reply = console.request("POST", "/api/act", {"verb": verb, "generation": generation}, **headers)
             assert reply.status == 202, reply
-            newest: Any = None
 
-            def has_ended() -> bool:
-                nonlocal newest
-                newest = console.picture()["action"]
+            def has_ended(newest: Any) -> bool:
                 return bool(newest and newest["at"] >= reply.json["at"] and newest["state"] != "under way")
 
-            wait_until(has_ended, f"{verb} has ended")
-            return newest
+            return wait_for(lambda: console.picture()["action"], has_ended, f"{verb} has ended")
 
         assert act("promote", 1)["state"] == "refused"
         compared = act("compare", 2)
@@ -190,7 +186,7 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
         assert [token for token in (ada, grace) if token in log] == []
 
         def by_console() -> list[tuple[Any, ...]]:
-            acts = reversed(orjson.loads(leadview.run("status", "--history", "--json").stdout))
+            acts = reversed(leadview.run("status", "--history", "--json").json)
             return [(act["verb"], *act["arguments"], act["outcome"], act["by"]) for act in acts if "(" in act["by"]]
 
         acts = [

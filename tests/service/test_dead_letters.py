@@ -142,6 +142,7 @@ def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
 
 
 def listed(leadview: Leadview) -> list[DeadLetter]:
+    """Returns the dead letters, as `list --json` prints them."""
     return msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
 
 
@@ -194,12 +195,6 @@ def range_of(records: list[Record]) -> str:
     return f"{first.topic}:{first.partition}:{first.offset}-{last.offset}"
 
 
-def letters(leadview: Leadview) -> list[Any]:
-    """Returns the dead letters, as `list --json` prints them."""
-    found: list[Any] = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
-    return found
-
-
 def problem(port: int) -> str:
     """Returns why the line is halted; an empty text if it is not."""
     status, body = ask(port, "/healthz")
@@ -225,7 +220,7 @@ def test_a_halted_line_resumes_and_a_refill_passes(leadview: Leadview) -> None:
     assert words == ["dead-letters", "accept", range_of(known), "--note", "why"]
     assert metric(port, "leadview_projector_line_stopped") == 1
     wait_until(lambda: range_of(known) in projector.log.read_text(), "the log names them as well")
-    assert letters(leadview) == [], "nothing was skipped"
+    assert listed(leadview) == [], "nothing was skipped"
     leadview.run(*words[:-1], NOTE).ends(0, f"{range_of(known)}  accepted")
     wait_until(leadview.is_current, "the line resumes without a restart")
     wait_until(lambda: ask(port, "/healthz")[0] == 200, "it is healthy")
@@ -246,9 +241,9 @@ def test_a_halted_line_resumes_and_a_refill_passes(leadview: Leadview) -> None:
 
 
 def _assert_accepted(leadview: Leadview, records: list[Record]) -> None:
-    found = [(each["offset"], each["accepted"], each["note"]) for each in letters(leadview)]
+    found = [(letter.offset, letter.accepted, letter.note) for letter in listed(leadview)]
     assert found == [(record.offset, True, NOTE) for record in records]
-    assert min(letter["accepted_at"] for letter in letters(leadview)) > 1_700_000_000_000
+    assert all((letter.accepted_at or 0) > 1_700_000_000_000 for letter in listed(leadview))
     assert f"accepted: {NOTE}" in leadview.run("dead-letters", "list")
 
 

@@ -226,12 +226,10 @@ def nginx(
             server=server.replace("API", str(api.port)),
         )
     )
-    child = Child([program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"], log=folder / "nginx.log")
-    try:
+    command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
+    with Child(command, log=folder / "nginx.log") as child:
         wait_until(lambda: _listens(child, port), "nginx listens")
         yield f"https://127.0.0.1:{port}"
-    finally:
-        child.stop()
 
 
 def _listens(child: Child, port: int) -> bool:

@@ -177,14 +177,10 @@ def api(installed: Installed, redis_server: RedisService, tmp_path: Path) -> Ite
     api = ApiServer(free_port())
     settings = {"redis_url": redis_server.url, "api_port": api.port, "api_workers": 2}
     # A child of ours keeps its own folder, so the strangers are in its path of modules only.
-    child = Child(
-        [str(installed.leadview), "api"], log=tmp_path / "api.log", environment=installed.environment(**settings)
-    )
-    try:
+    command, environment = [str(installed.leadview), "api"], installed.environment(**settings)
+    with Child(command, log=tmp_path / "api.log", environment=environment) as child:
         wait_until(while_running(child, lambda: api.answers("/healthz")), "the API answers")
         yield api
-    finally:
-        child.stop()
 
 
 def test_the_api_finds_its_own_packages(api: ApiServer) -> None:

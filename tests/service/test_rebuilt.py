@@ -5,7 +5,6 @@ documents as JSON and compressed, side by side: readers see the same bytes and E
 
 from typing import Any
 
-import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -124,7 +123,7 @@ def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Lead
             found = stored.values(leadview.redis, generation).values()
             assert {b'"organization_id"' not in value for value in found} == {compression == "zstd"}
             _spoil(leadview.redis, resources.LEAD, generation)
-            [example] = orjson.loads(leadview.run("verify", "--json").stdout)["examples"]
+            [example] = leadview.run("verify", "--json").json["examples"]
             assert (example["id"], example["fields"]) == (crm.LEAD, ["unreadable"])
             leadview.run("rebuild", *ONE_LEAD, compression=compression).ends(0)
             assert [_read(api, path, key) for path in PATHS.values()] == before

@@ -120,7 +120,7 @@ def verified_repaired_and_shown(client: Client, resource: Resource) -> None:
     run, id_ = client.leadview.run, resource.event_example.id
     run("verify").ends(0)
     client.leadview.redis.setrange(stored_name(client, resource, 2), resource.body_offset + 3, b"~")
-    [example] = orjson.loads(run("verify", "--json").ends(1).stdout)["examples"]
+    [example] = run("verify", "--json").ends(1).json["examples"]
     assert (example["kind"], example["id"]) == (resource.topic, id_)
     run("rebuild", "--organization", OWN, f"--{resource.noun}", id_).ends(0, "1 records replayed in place")
     run("verify").ends(0)

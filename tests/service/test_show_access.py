@@ -2,7 +2,6 @@
 
 from itertools import product
 
-import orjson
 import pytest
 
 from projector.operate.explain import stored
@@ -120,8 +119,8 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
     leadview.call("show", "organization", crm.OTHER_ORGANIZATION).ends(0, "403 api_access_disabled")
     leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD).ends(0, "not served")
     assert "not served" not in leadview.call("show", "lead", crm.ORGANIZATION, crm.LEAD)
-    [found] = orjson.loads(leadview.call("show", "key", "-", "--json", stdin=KEY).stdout)
+    [found] = leadview.call("show", "key", "-", "--json", stdin=KEY).json
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")
-    refused = orjson.loads(leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
+    refused = leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").json
     *known, why = (refused["refusal"][name] for name in ("row", "status", "error", "why"))
     assert (known, bool(why)) == (["6", 403, "api_access_disabled"], True)

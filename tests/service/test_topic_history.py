@@ -8,7 +8,6 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -57,7 +56,7 @@ def publish_again(leadview: Leadview) -> None:
 
 def problems(leadview: Leadview) -> str:
     """Returns what `status` says is wrong."""
-    return " ".join(orjson.loads(leadview.run("status", "--json").stdout)["problems"])
+    return " ".join(leadview.run("status", "--json").json["problems"])
 
 
 def is_well(leadview: Leadview) -> bool:

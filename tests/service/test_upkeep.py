@@ -103,11 +103,9 @@ async def world(redis_server: RedisService, monkeypatch: pytest.MonkeyPatch) -> 
             world = World(projection, proxy)
             await projection.apply(crm.organization(1).record(0), crm.lead(1).record(0))
             await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
-            try:
-                yield world
-            finally:
-                proxy.faults = Faults()
-                await world.store.close()
+            yield world
+            proxy.faults = Faults()
+            await world.store.close()
 
 
 async def test_an_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> None:
@@ -254,10 +252,8 @@ class Kept:
 async def kept(leadview: Leadview) -> AsyncIterator[Kept]:
     settings = load(ProjectorSettings, leadview.environment())
     store = Store(settings)
-    try:
-        yield Kept(leadview, store, settings)
-    finally:
-        await store.close()
+    yield Kept(leadview, store, settings)
+    await store.close()
 
 
 @pytest.mark.apache

@@ -265,21 +265,21 @@ def lead_of(records: Records, caller: Caller, size: int) -> bytes:
     return get(LEADS + records.lead(caller.organization_id, {"name": "x" * size}), caller.key).removesuffix(b"\r\n")
 
 
-def ask(stack: ExitStack, patient: Target, sent: bytes, room: int = 1 << 15) -> socket.socket:
+def ask(stack: ExitStack, api: Target, sent: bytes, room: int = 1 << 15) -> socket.socket:
     """Send this over a new connection whose receive buffer has `room`, and read nothing but the beginning of the first
     response. With little room, TCP would take minutes for a large one.
     """
     connection = stack.enter_context(socket.socket())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-    connection.connect(("127.0.0.1", patient.port))
+    connection.connect(("127.0.0.1", api.port))
     connection.sendall(sent)
     assert connection.recv(15) == b"HTTP/1.1 200 OK"
     return connection
 
 
-def kept(patient: Target) -> list[int]:
+def kept(api: Target) -> list[int]:
     """Returns the bytes that the kernel holds for each client that has not taken all, also of closed connections."""
-    return [size for size, _ in in_kernel(patient.port) if size > 1]
+    return [size for size, _ in in_kernel(api.port) if size > 1]
 
 
 def is_reset(connection: socket.socket) -> bool:

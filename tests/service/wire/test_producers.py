@@ -16,14 +16,14 @@ import pytest
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.jars import KAFKA, JarsMissing
+from devstack.jars import KAFKA
 from docs.generate.json_schema import examples
 from schemas import resources
 from tests.harness import crm
 from tests.harness.expected import documents_of
 from tests.harness.leadview import Leadview
 from tests.harness.programs import printed_by
-from tests.harness.services import Kafka, not_available
+from tests.harness.services import Kafka
 from tests.harness.topics import records
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -40,12 +40,9 @@ SENT = [(b"a", b'{"n":1}'), (b"b", b'{"n":2}'), (b"a", b'{"n":3}')]
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kafka]:
     """A broker of each kind, with the topic."""
     kind = ApacheKafka if request.param == "apache" else EmbeddedKafka
-    try:
-        with kind.start(tmp_path) as kafka:
-            kafka.create_topic(TOPIC, 1)
-            yield Kafka(request.param, kafka.bootstrap_servers, kafka.create_topic)
-    except JarsMissing as error:
-        not_available(str(error))
+    with kind.start(tmp_path) as kafka:
+        kafka.create_topic(TOPIC, 1)
+        yield Kafka(request.param, kafka.bootstrap_servers, kafka.create_topic)
 
 
 def publish(command: list[str], broker: Kafka) -> subprocess.CompletedProcess[str]:

@@ -95,7 +95,7 @@ lint: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/gitle
 	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset docs/generate/reference/spectral.yaml \
 		api/openapi.json docs/schemas/asyncapi.json
 	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config docs/generate/reference/redocly.yaml api/openapi.json
-	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py tests/service/reference/test_gitleaks.py $(ARGS)
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_lint.py $(ARGS)
 
 $(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 	mkdir -p $(REFERENCE)

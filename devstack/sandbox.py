@@ -1,6 +1,6 @@
 """The sandbox: the same keys, ids and documents on every machine, for documentation and for others' tests.
 
-`docs/sandbox.md` lists all of it for people, and `tests/service/test_sandbox.py` compares that page with a running
+`docs/sandbox.md` lists all of it for people, and `tests/service/test_make_run.py` compares that page with a running
 sandbox. Its documents never change, except for one lead that changes every ten seconds. The reader's organization, its
 full lead and its full contact are the examples of the OpenAPI document and of `docs/events.md`.
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO, TextIOWrapper
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 from unittest.mock import patch
+
+import orjson
 
 from projector.__main__ import main
 
@@ -27,8 +29,19 @@ class Finished(NamedTuple):
     def output(self) -> str:
         return self.stdout + self.stderr
 
+    @property
+    def json(self) -> Any:
+        """What it has printed with `--json`."""
+        return orjson.loads(self.stdout)
+
     def __contains__(self, text: object) -> bool:
         return str(text) in self.output
+
+    def ends(self, status: int, *said: str) -> Self:
+        """Fails unless the command has ended with this status, and has said each of these texts. Returns it."""
+        missing = [text for text in said if text not in self]
+        assert (self.status, missing) == (status, []), self.output
+        return self
 
 
 def is_plain(words: Sequence[str]) -> bool:

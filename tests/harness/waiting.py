@@ -4,13 +4,28 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 
 from devstack.waiting import PATIENCE_SECONDS, pause_since, processor_seconds, wait_until
 
-__all__ = ["PATIENCE_SECONDS", "Stopwatch", "eventually", "wait_until"]
+__all__ = ["PATIENCE_SECONDS", "Stopwatch", "eventually", "wait_for", "wait_until"]
+
+_T = TypeVar("_T")
+
+
+def wait_for(ask: Callable[[], _T], is_it: Callable[[_T], object], description: str) -> _T:
+    """Asks until the answer is the one that is waited for, and returns that answer. Raises TimeoutError."""
+    answer = ask()
+
+    def has_come() -> object:
+        nonlocal answer
+        answer = ask()
+        return is_it(answer)
+
+    wait_until(has_come, lambda: f"{description}; the last answer is {answer!r}")
+    return answer
 
 
 async def eventually(

@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ import pytest
 import redis
 
 from api.__main__ import main
+from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import API, descendants, environment, is_alive
 from devstack.redis_server import RedisServer
@@ -25,12 +27,6 @@ from tests.harness.api_server import LEADS, ApiServer, get, in_kernel, read_all,
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-
-
-def run(**settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        API, env=environment(**settings), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
 
 
 @pytest.mark.parametrize(
@@ -51,38 +47,32 @@ def test_bad_settings_stop_the_start(
         monkeypatch.setenv(variable(name), text)
     assert main([]) == 2
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert named in printed.err
+    assert (printed.out, named in printed.err) == ("", True)
 
 
 @pytest.mark.parametrize("taken", ["api_port", "metrics_port"])
 def test_a_port_that_is_taken(taken: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
-        settings = {"api_port": free_port(), taken: holder.getsockname()[1]}
-        ended = run(**settings)
-    assert ended.returncode == 1
+        given = environment(**{"api_port": free_port(), taken: holder.getsockname()[1]})
+        ended = subprocess.run(API, env=given, stderr=subprocess.PIPE, timeout=PATIENCE_SECONDS, check=False)
     (line,) = ended.stderr.splitlines()
-    assert f"LEADVIEW_{taken.upper()}" in orjson.loads(line)["message"]
+    assert (ended.returncode, f"LEADVIEW_{taken.upper()}" in orjson.loads(line)["message"]) == (1, True)
 
 
 def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None:
-    workers = 2
-    metrics, log = ApiServer(free_port()), tmp_path / "log"
-    settings = {"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, "metrics_port": metrics.port}
     with (
         RedisServer.start(tmp_path / "redis") as server,
-        running_api_process(log, redis_url=server.url, **settings) as (child, api),
+        two_workers(tmp_path, server, api_redis_timeout=PATIENCE_SECONDS) as (child, api, metrics),
         ExitStack() as connections,
     ):
-        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
         server.kill()
-        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == 0, "none is counted any more")
+        wait_for_workers(metrics, 0)
         assert api.get(LEADS + "x", key=api_keys.mint(str(uuid4()))).status == 503
         failed = 'leadview_api_redis_errors_total{reason="unavailable"}'
         wait_until(lambda: values(metrics)[failed] == 1, "the request is counted")
         server.restart()
         control.complete_all(ApiSettings(redis_url=server.url))
-        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready again")
+        wait_for_workers(metrics, 2)
         server.pause()
         asked = [connections.enter_context(api.connect()) for _ in range(4)]
         for connection in asked:
@@ -90,7 +80,7 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None
         wait_until(lambda: not any(unread for _, unread in in_kernel(api.port)), "the workers have read the requests")
         os.kill(child.pid, signal.SIGTERM)
         # Not that the port refuses connections: the main process keeps it open until the last worker has ended.
-        wait_until(lambda: log.read_text().count("Shutting down") == workers, "all workers are shutting down")
+        wait_until(lambda: child.log.read_text().count("Shutting down") == 2, "all workers are shutting down")
         server.resume()
         assert [it.status for connection in asked for it in responses(read_all(connection))] == [401] * 4
         assert child.wait(PATIENCE_SECONDS) == 0
@@ -112,23 +102,35 @@ def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, re
         [new] = responses(api.exchange(head))
         kept.sendall(head)
         [last] = responses(read_all(kept))
-        assert (before.status, new.status, last.status) == (404, 404, 404)
-        assert "connection" not in before.headers
-        assert new.headers["connection"] == last.headers["connection"] == "close"
+        told = [(answer.status, answer.headers.get("connection")) for answer in (before, new, last)]
+        assert told == [(404, None), (404, "close"), (404, "close")]
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(PATIENCE_SECONDS) == 0
 
 
 def test_all_workers_end_by_themselves_after_the_drain(tmp_path: Path, redis_server: RedisService) -> None:
-    metrics, log = ApiServer(free_port()), tmp_path / "log"
-    settings = {"api_workers": 2, "api_drain_seconds": 0.5, "metrics_port": metrics.port}
-    with running_api_process(log, redis_url=redis_server.url, **settings) as (child, _):
-        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == 2, "both workers are ready")
+    with two_workers(tmp_path, redis_server, api_drain_seconds=0.5) as (child, _, _):
         began = time.monotonic()
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(PATIENCE_SECONDS) == 0
         assert time.monotonic() - began > 0.5
-    assert log.read_text().count("serves for a last time") == 2
+    assert child.log.read_text().count("serves for a last time") == 2
+
+
+@contextmanager
+def two_workers(
+    folder: Path, redis: RedisServer | RedisService, **settings: object
+) -> Iterator[tuple[Child, ApiServer, ApiServer]]:
+    """Runs `python -m api`, and yields it, its port and that of its metrics. The block begins when both are ready."""
+    metrics = ApiServer(free_port())
+    own = {"redis_url": redis.url, "api_workers": 2, "metrics_port": metrics.port}
+    with running_api_process(folder / "log", **own, **settings) as (child, api):
+        wait_for_workers(metrics, 2)
+        yield child, api, metrics
+
+
+def wait_for_workers(metrics: ApiServer, ready: int) -> None:
+    wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == ready, f"{ready} workers are ready")
 
 
 def values(metrics: ApiServer) -> dict[str, float]:
@@ -138,20 +140,14 @@ def values(metrics: ApiServer) -> dict[str, float]:
 
 def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService) -> None:
     """The logs are JSON, and hold no key."""
-    workers = 2
-    metrics, log = ApiServer(free_port()), tmp_path / "log"
-    settings = {"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, "metrics_port": metrics.port}
-    with (
-        redis_server.client() as client,
-        running_api_process(log, redis_url=redis_server.url, log_level="debug", **settings) as (_, api),
-    ):
+    settings = {"api_redis_timeout": PATIENCE_SECONDS, "log_level": "debug"}
+    with redis_server.client() as client, two_workers(tmp_path, redis_server, **settings) as (child, api, metrics):
         caller = Records(client).caller()
         for _ in range(10):
             assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404
         api.exchange(f"GET /\x00 HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode())
         counted = 'leadview_api_requests_total{route="lead",status="404"}'
         wait_until(lambda: values(metrics).get(counted) == 10, "all requests are counted")
-        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
         found = values(metrics)
         assert metrics.get("/healthz").json == {"status": "ok"}
         refused = _refused_while_redis_is_full(client, api, requests=50)
@@ -160,18 +156,21 @@ def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService) -> None:
             "uncharged requests are counted",
         )
         assert values(metrics)["leadview_api_limiter_refusals_total"] == refused > 0
-    assert found['leadview_api_requests_total{route="edge",status="400"}'] == 1
-    assert found['leadview_api_request_seconds_count{route="lead"}'] == 10
-    assert found['leadview_api_request_seconds_bucket{le="+Inf",route="lead"}'] == 10
-    assert found["leadview_api_generation"] == 1
-    reasons = {name: value for name, value in found.items() if name.startswith("leadview_api_redis_errors_total")}
-    assert set(reasons) == {
-        f'leadview_api_redis_errors_total{{reason="{each}"}}' for each in ("unavailable", "error", "busy", "rebuilding")
+    told = {
+        'leadview_api_requests_total{route="edge",status="400"}': 1,
+        'leadview_api_request_seconds_count{route="lead"}': 10,
+        'leadview_api_request_seconds_bucket{le="+Inf",route="lead"}': 10,
+        "leadview_api_limiter_failures_total": 0,
+        "leadview_api_generation": 1,
     }
-    assert set(reasons.values()) == {0}
-    assert found["leadview_api_limiter_failures_total"] == 0
+    assert found | told == found
+    reasons = {name: value for name, value in found.items() if name.startswith("leadview_api_redis_errors_total")}
+    assert reasons == {
+        f'leadview_api_redis_errors_total{{reason="{each}"}}': 0
+        for each in ("unavailable", "error", "busy", "rebuilding")
+    }
     assert "leadview_api_redis_in_flight" in found
-    lines = log.read_text().splitlines()
+    lines = child.log.read_text().splitlines()
     assert all(orjson.loads(line)["message"] for line in lines)
     assert not any(caller.key[8:40] in line for line in lines)
 

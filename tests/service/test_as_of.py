@@ -7,7 +7,6 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
 import pytest
 
 from devstack.fault_proxy import Faults, faulty_proxy
@@ -28,7 +27,7 @@ from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 from tests.harness.services import Kafka
 from tests.harness.topics import Topics
-from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_for, wait_until
 
 KEY = api_keys.mint(crm.ORGANIZATION)
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
@@ -73,15 +72,7 @@ def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Res
     """Returns the first response that says that it has the change."""
     leadview.publish(change)
     changed_at = datetime.now(UTC)
-    last = get(api)
-
-    def is_in_it() -> bool:
-        nonlocal last
-        last = get(api)
-        return as_of(last) >= changed_at
-
-    wait_until(is_in_it, "a response says that it has the change")
-    return last
+    return wait_for(lambda: get(api), lambda last: as_of(last) >= changed_at, "a response says that it has the change")
 
 
 def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
@@ -89,8 +80,7 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "it is served")
-        last = publish_and_read(leadview, api, lead(2))
-        assert version(last) == 2
+        assert version(publish_and_read(leadview, api, lead(2))) == 2
         last = publish_and_read(leadview, api, lead(3))
         assert version(last) == 3
         unchanged = get(api, **{"If-None-Match": last.headers["etag"]})
@@ -102,8 +92,9 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
         last = publish_and_read(leadview, api, crm.deleted(resources.LEAD, 5))
         assert last.status == 404
         assert run_sample(api, as_of(last)) == b"there is no such lead\n"
-        unknown = refusal(api.port, crm.LEAD, as_of(last).isoformat(), key=api_keys.mint(crm.OTHER_ORGANIZATION))
-        assert unknown.startswith(b"401: {")
+        with sample(api.port, as_of(last), key=api_keys.mint(crm.OTHER_ORGANIZATION)) as process:
+            _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        assert (errors[:6], process.returncode != 0, b"Traceback" in errors) == (b"401: {", True, False)
 
 
 @pytest.mark.long
@@ -114,34 +105,24 @@ def test_a_change_is_in_the_response_wherever_leadview_runs(leadview_anywhere: L
         assert version(publish_and_read(leadview_anywhere, api, lead(2))) == 2
 
 
-def sample(port: int, *arguments: str, key: str = KEY) -> subprocess.Popen[bytes]:
+def sample(port: int, changed_at: datetime, key: str = KEY) -> subprocess.Popen[bytes]:
     """Starts docs/examples/read_as_of.py."""
+    command = [sys.executable, str(SAMPLE), crm.LEAD, changed_at.isoformat()]
     environment = {"API": f"http://127.0.0.1:{port}/", "API_KEY": key}
-    return subprocess.Popen(
-        [sys.executable, str(SAMPLE), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def run_sample(api: ApiServer, changed_at: datetime) -> bytes:
     """Returns what it prints. Its first connection is lost."""
     with faulty_proxy(api.port) as proxy:
         proxy.faults = Faults(refusing=True)
-        with sample(proxy.port, crm.LEAD, changed_at.isoformat()) as process:
+        with sample(proxy.port, changed_at) as process:
             assert process.stderr
             assert b"asking again" in process.stderr.readline()
             proxy.faults = Faults()
             output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     return output
-
-
-def refusal(port: int, *arguments: str, key: str = KEY) -> bytes:
-    """Returns why it ends at once."""
-    with sample(port, *arguments, key=key) as process:
-        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode != 0
-    assert b"Traceback" not in errors
-    return errors
 
 
 def test_nobody_has_looked(leadview: Leadview) -> None:
@@ -158,7 +139,7 @@ def test_nobody_has_looked(leadview: Leadview) -> None:
         for second, name in enumerate(reversed(stored), 1):
             leadview.redis.set(name, second * 1000)
         said = "data as of 1970-01-01T00:00:01.000Z"  # the earliest of all shards
-        assert orjson.loads(leadview.run("status", "--json").stdout)["data_as_of"] == said.rpartition(" ")[2]
+        assert leadview.run("status", "--json").json["data_as_of"] == said.rpartition(" ")[2]
         assert said in leadview.run("status")
         assert said in leadview.run("wait", "lead", crm.ORGANIZATION, crm.LEAD, "--version", "1", "--timeout", "0")
         for name in stored:
@@ -218,8 +199,7 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
 
 async def test_what_is_stored(projection: Projection) -> None:
     """Only in a shard that is complete, and that has reached the ends of the same topics."""
-    record = await control.complete(projection.store)
-    [tag, *_] = record.copies
+    [tag, *_] = (await control.complete(projection.store)).copies
 
     async def store(moment: int, *ends: EndRow) -> int:
         of = {"copy": names.copy(names.CONTROL, tag), "as_of": names.copy(names.AS_OF, tag)}
@@ -232,12 +212,15 @@ async def test_what_is_stored(projection: Projection) -> None:
         b"HSET", names.copy(names.CONTROL, tag), "crm.leads:0", b"7 1 1 0 %b" % NO_ID.encode()
     )
     reached = EndRow("crm.leads:0", 7, NO_ID)
-    assert await store(100, EndRow("crm.leads:0", 8, NO_ID)) == 0, "a record is missing"
-    assert await store(100, reached, EndRow("crm.leads:1", 1, NO_ID)) == 0, "nothing of a partition is applied"
-    assert await store(100, EndRow("crm.leads:0", 7, "another")) == 0, "the topic was created again"
-    assert await store(100, reached) == 100
-    assert await store(90, reached) == 100, "it does not go back"
-    assert await store(200, EndRow("crm.leads:0", 8, NO_ID)) == 100, "it stands still"
+    for moment, ends, expected, why in (
+        (100, [EndRow("crm.leads:0", 8, NO_ID)], 0, "a record is missing"),
+        (100, [reached, EndRow("crm.leads:1", 1, NO_ID)], 0, "nothing of a partition is applied"),
+        (100, [EndRow("crm.leads:0", 7, "another")], 0, "the topic was created again"),
+        (100, [reached], 100, "it has reached all ends"),
+        (90, [reached], 100, "it does not go back"),
+        (200, [EndRow("crm.leads:0", 8, NO_ID)], 100, "it stands still"),
+    ):
+        assert await store(moment, *ends) == expected, why
     await projection.store.ask_one(b"HSET", names.copy(names.CONTROL, tag), "filled", b"")
     assert await store(300, reached) == 0
     assert await projection.store.ask_one(b"GET", names.copy(names.AS_OF, tag)) is None

@@ -17,7 +17,7 @@ from tests.harness.crm import CONTACT, LEAD, ORGANIZATION
 from tests.harness.leadview import Leadview
 from tests.harness.programs import printed_by
 from tests.harness.services import not_available
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import wait_for, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -67,8 +67,7 @@ def test_a_first_organization(leadview: Leadview) -> None:
     """The commands that docs/examples/first_organization.py prints give access to a new organization."""
     if shutil.which("kcat") is None:
         not_available("there is no kcat here")
-    program = [sys.executable, "-m", "docs.examples.first_organization"]
-    printed = printed_by(program, directory=ROOT)
+    printed = printed_by([sys.executable, "-m", "docs.examples.first_organization"], directory=ROOT)
     script = printed.replace("-t crm.", f"-t {leadview.prefix}") + "echo $ORGANIZATION $API_KEY\n"
     environment = {**os.environ, "KAFKA": leadview.kafka.bootstrap_servers}
     organization, key = printed_by(["/bin/sh", "-ec", script], environment=environment).split()
@@ -90,14 +89,11 @@ def test_the_life_of_a_lead(leadview: Leadview) -> None:
 
         def until(path: str, status: int, **fields: object) -> Response:
             """Ask until this is the status, and the body has these fields. Returns that answer, and not another one."""
-            answers: list[Response] = []
 
-            def is_there() -> bool:
-                answers.append(get(path))
-                return answers[-1].status == status and answers[-1].json | fields == answers[-1].json
+            def is_it(answer: Response) -> bool:
+                return answer.status == status and answer.json | fields == answer.json
 
-            wait_until(is_there, f"{path} answers {status} with {fields}")
-            return answers[-1]
+            return wait_for(lambda: get(path), is_it, f"{path} answers {status} with {fields}")
 
         assert get(lead).error == "invalid_api_key", "it is well formed, but unknown"
         publish(crm.api_key(1, hash=HASH))
@@ -107,8 +103,7 @@ def test_the_life_of_a_lead(leadview: Leadview) -> None:
 
         publish(crm.with_attributes(crm.lead(1, **LEAD_FIELDS), traceparent="00-ab"))
         found = until(lead, 200)
-        assert found.body == LEAD_DOCUMENT
-        assert found.headers["cache-control"] == "private, no-cache"
+        assert (found.body, found.headers["cache-control"]) == (LEAD_DOCUMENT, "private, no-cache")
         publish(crm.binary(crm.contact(1, **CONTACT_FIELDS)))
         until(contact, 200, custom_fields=CONTACT_FIELDS["custom_fields"])
         assert until(lead, 200, contact=orjson.loads(SUMMARY)).body == WHOLE

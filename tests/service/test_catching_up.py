@@ -9,6 +9,7 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests.harness.histories import now_ms
+from tests.harness.projection import open_projection
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 
@@ -18,10 +19,8 @@ REPORT = 700
 
 @pytest.fixture
 async def pacer(redis_server: RedisService) -> AsyncIterator["TimedPacer"]:
-    settings = ProjectorSettings(redis_url=redis_server.url, batch_records=BATCH)
-    store = Store(settings)
-    yield TimedPacer(store, settings)
-    await store.close()
+    async with open_projection(redis_server) as projection:
+        yield TimedPacer(projection.store, ProjectorSettings(redis_url=redis_server.url, batch_records=BATCH))
 
 
 class TimedPacer:
@@ -36,20 +35,23 @@ class TimedPacer:
         return await self._pacer.pace(records)
 
 
-def report(client: object, microseconds: int = REPORT, at: int | None = None) -> None:
-    client.hset(names.LATENCY, "worker", f"{microseconds} {now_ms() if at is None else at}")  # type: ignore[attr-defined]
+def report(microseconds: int = REPORT, ago: int = 0) -> str:
+    """What a worker of the API stores, by default now; `ago` is in milliseconds."""
+    return f"{microseconds} {now_ms() - ago}"
 
 
 async def test_a_line_yields_while_it_is_behind_and_the_api_answers(pacer: TimedPacer, records: Records) -> None:
-    report(records.client)
-    assert await pacer.at(0, BATCH - 1) == FULL, "it is not behind"
-    assert await pacer.at(1, BATCH) == YIELDING
-    report(records.client, 0)
-    assert await pacer.at(2, BATCH) == FULL, "the API has no requests"
-    report(records.client, at=now_ms() - 60_000)
-    assert await pacer.at(3, BATCH) == FULL, "the API has ended"
-    records.client.hset(names.LATENCY, "worker", "not a number")
-    assert await pacer.at(4, BATCH) == FULL
+    for second, (stored, read, pace, why) in enumerate(
+        (
+            (report(), BATCH - 1, FULL, "it is not behind"),
+            (report(), BATCH, YIELDING, "it is behind"),
+            (report(0), BATCH, FULL, "the API has no requests"),
+            (report(ago=60_000), BATCH, FULL, "the API has ended"),
+            ("not a number", BATCH, FULL, "nobody has stored this"),
+        )
+    ):
+        records.client.hset(names.LATENCY, "worker", stored)
+        assert await pacer.at(second, read) == pace, why
     records.client.delete(names.LATENCY)
     assert await pacer.at(5, BATCH) == FULL, "there is no API"
 
@@ -57,7 +59,7 @@ async def test_a_line_yields_while_it_is_behind_and_the_api_answers(pacer: Timed
 async def test_after_a_minute_it_writes_at_full_speed_until_it_has_caught_up(
     pacer: TimedPacer, records: Records
 ) -> None:
-    report(records.client, at=now_ms() + 3_600_000)
+    records.client.hset(names.LATENCY, "worker", report(ago=-3_600_000))
     paces = [await pacer.at(now, BATCH) for now in (10, 40, 70, 71, 1000)]
     assert paces == [YIELDING, YIELDING, YIELDING, FULL, FULL]
     assert await pacer.at(1001, 1) == FULL
@@ -69,12 +71,9 @@ async def test_the_masters_of_a_cluster_share_each_slice(
 ) -> None:
     """None of them is busy for long: a live line does not yield, and a replay has larger batches."""
     for service, live, replay in ((redis_server, YIELDING, YIELDING), (redis_shards, FULL, YIELDING_ON_CLUSTER)):
-        settings = ProjectorSettings(redis_url=service.url)
-        store = Store(settings)
-        try:
-            await store.ask_one(b"HSET", names.LATENCY, b"worker", b"%d %d" % (REPORT, now_ms() + 3_600_000))
+        async with open_projection(service) as projection:
+            store, settings = projection.store, projection.settings
+            await store.ask_one(b"HSET", names.LATENCY, b"worker", report(ago=-3_600_000).encode())
             assert await TimedPacer(store, settings).at(0, settings.batch_records) == live
             assert await Pacer.of_replay(store, 0.01).pace(1) == replay
             assert await Pacer.of_replay(store, 0).pace(1) == FULL
-        finally:
-            await store.close()

@@ -1,5 +1,10 @@
-"""Commands and requests of people on a whole installation: what they are told is true, and no key is in it."""
+"""Commands and requests of people on a whole installation: what they are told is true, and no key is in it. Several
+projectors from one command, `run --processes N`. And `status --history`: who did what, and what came of it.
+"""
 
+import os
+import re
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -8,15 +13,23 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import descendants, is_alive
+from projector.commands.arguments import parse
+from projector.commands.operator import act_of
 from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
-from schemas import names, resources
+from projector.ledger import history
+from projector.ledger.history import Act
+from schemas import api_keys, names, resources
 from schemas.api_keys import key_hash, mint
+from schemas.version import VERSION
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
 from tests.harness.crm import ORGANIZATION
 from tests.harness.leadview import Leadview
+from tests.harness.projection import Projection
 from tests.harness.services import Kafka, RedisService, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -27,10 +40,8 @@ def test_the_metrics_port_is_taken(leadview: Leadview, words: tuple[str, ...]) -
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         done = leadview.run(*words, metrics_port=port)
-    assert done.status == 1
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
-    assert "LEADVIEW_METRICS_PORT" in done.stderr
-    assert "Traceback" not in done.stderr
+    done.ends(1, f"cannot listen on 127.0.0.1:{port}: Address already in use", "LEADVIEW_METRICS_PORT")
+    assert "Traceback" not in done
 
 
 @pytest.mark.apache
@@ -95,28 +106,29 @@ def test_the_records_of_a_topic(leadview: Leadview) -> None:
 
     status, output, errors = validate("--topic", leads)
     assert (status, errors) == (1, "")
-    first, second, last = output.splitlines()
-    assert first.startswith(f"{leads}:0:{stage.offset}: `$.data.stage` is not valid: allowed are ACCEPTED, ")
-    assert first.endswith(" (event e1 of /crm)")
-    assert second.startswith(f"{leads}:0:{avro.offset}: ")
-    assert "frame of a schema registry" in second
-    assert last == "4 records: 2 bad"
+    at = re.escape(f"{leads}:0:")
+    lines = (
+        rf"{at}{stage.offset}: `\$\.data\.stage` is not valid: allowed are ACCEPTED, .* \(event e1 of /crm\)",
+        rf"{at}{avro.offset}: .*frame of a schema registry.*",
+        "4 records: 2 bad",
+    )
+    assert re.fullmatch("".join(f"{line}\n" for line in lines), output)
 
     status, output, _ = validate("--strict", "--json", "--topic", leads, "--from", "-1")
     [fault] = orjson.loads(output)["faults"]
-    assert (status, fault["topic"], fault["partition"], fault["offset"]) == (1, leads, 0, typo.offset)
-    assert (fault["path"], fault["expected"]) == ("$.event_typ_key", "event_type_key")
+    found = [fault[name] for name in ("topic", "partition", "offset", "path", "expected")]
+    assert (status, found) == (1, [leads, 0, typo.offset, "$.event_typ_key", "event_type_key"])
 
-    assert validate("--topic", leads, "--from", str(typo.offset))[:2] == (0, "1 record: all good\n")
     contacts = leadview.topics.name(resources.CONTACT)
-    assert validate("--topic", contacts)[:2] == (0, "0 records: nothing to check\n")
-    assert validate("--strict", "--topic", contacts)[:2] == (
-        1,
-        f"{contacts}: it has no record, so nothing was checked\n0 records: nothing to check\n",
-    )
-    status, output, errors = validate("--topic", "none.leads", topic_prefix="none.")
-    assert (status, output) == (2, "")
-    assert "topic none.leads: missing" in errors
+    nothing = "0 records: nothing to check\n"
+    for words, expected in (
+        (["--topic", leads, "--from", str(typo.offset)], (0, "1 record: all good\n")),
+        (["--topic", contacts], (0, nothing)),
+        (["--strict", "--topic", contacts], (1, f"{contacts}: it has no record, so nothing was checked\n{nothing}")),
+    ):
+        assert validate(*words)[:2] == expected
+    done = validate("--topic", "none.leads", topic_prefix="none.")
+    assert (done.status, done.stdout, "topic none.leads: missing" in done.stderr) == (2, "", True)
 
     admin = AdminClient({"bootstrap.servers": leadview.kafka.bootstrap_servers})
     groups = {group.group_id for group in admin.list_consumer_groups().result().valid}
@@ -137,28 +149,26 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
         crm.api_key(1, id=crm.uuid(0xF3), hash=key_hash(OTHER)),
         crm.lead(1),
     )
-    port = free_port()
-    child = leadview.start_api(port, api_redis_timeout=20)
-    api = ApiServer(port)
+    api = ApiServer(free_port())
+    child = leadview.start_api(api.port, api_redis_timeout=20)
     wait_until(api.is_ready, "the API is ready")
-
-    def get(path: str, key: str, request_id: str) -> int:
-        return api.get(path, key=key, headers={"X-Request-Id": request_id}).status
-
-    assert get(LEADS + crm.LEAD, KEY, "good") == 200
-    assert get(LEADS + crm.OTHER_LEAD, KEY, "missing") == 404
-    assert get(LEADS + crm.LEAD, KEY, "good-too") == 200
-    assert get(LEADS + crm.LEAD, KEY, "too-many") == 429
-    assert get(LEADS + crm.LEAD, REVOKED, "revoked") == 401
-    assert get(LEADS + crm.LEAD, UNKNOWN, "unknown") == 401
-    assert get(f"/{KEY}", KEY, KEY) == 404
+    for path, key, request_id, status in (
+        (LEADS + crm.LEAD, KEY, "good", 200),
+        (LEADS + crm.OTHER_LEAD, KEY, "missing", 404),
+        (LEADS + crm.LEAD, KEY, "good-too", 200),
+        (LEADS + crm.LEAD, KEY, "too-many", 429),
+        (LEADS + crm.LEAD, REVOKED, "revoked", 401),
+        (LEADS + crm.LEAD, UNKNOWN, "unknown", 401),
+        (f"/{KEY}", KEY, KEY, 404),
+    ):
+        assert api.get(path, key=key, headers={"X-Request-Id": request_id}).status == status, request_id
     child.stop()
 
     logged = [orjson.loads(line) for line in child.log.read_text().splitlines() if line.startswith("{")]
     of_requests = {line["request_id"]: line for line in logged if "request_id" in line}
     assert of_requests.keys().isdisjoint(("good", "good-too"))
-    missing = of_requests["missing"]
-    assert (missing["status"], missing["record"], missing["organization"]) == (404, crm.OTHER_LEAD, ORGANIZATION)
+    missing = [of_requests["missing"][name] for name in ("status", "record", "organization")]
+    assert missing == [404, crm.OTHER_LEAD, ORGANIZATION]
     assert not any(key[8:30] in child.log.read_text() for key in (KEY, REVOKED, UNKNOWN))
 
     name = names.usage(names.organization(ORGANIZATION))
@@ -166,16 +176,12 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert 0 < leadview.redis.ttl(name) <= 90 * 24 * 3600
     used = usage(leadview)
     of_key, of_revoked, unused = (used[key_hash(each)] for each in (KEY, REVOKED, OTHER))
-    assert (of_key["requests"], of_key["refusals"]) == (4, 1)
-    assert of_key["api_keys"] == [crm.API_KEY]
+    assert (of_key["requests"], of_key["refusals"], of_key["api_keys"]) == (4, 1, [crm.API_KEY])
     assert of_key["last_used"] >= of_key["counted_since"]
     assert (of_revoked["requests"], of_revoked["refusals"]) == (1, 1)
     assert (unused["requests"], unused["last_used"]) == (0, None)
-    shown = leadview.call("usage", ORGANIZATION)
-    assert "never" in shown
-    assert crm.API_KEY in shown
-    assert KEY[8:] not in shown
-    assert "no API keys" in leadview.call("usage", crm.OTHER_ORGANIZATION)
+    assert KEY[8:] not in leadview.call("usage", ORGANIZATION).ends(0, "never", crm.API_KEY)
+    leadview.call("usage", crm.OTHER_ORGANIZATION).ends(0, "no API keys")
 
     leadview.redis.hset(name, mapping={f"another {number}": "1 0 1 1" for number in range(998)})
     with leadview.api() as api:
@@ -190,5 +196,115 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
 
 
 def usage(leadview: Leadview) -> dict[str, dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(leadview.call("usage", ORGANIZATION, "--json").stdout)
-    return {each["hash"]: each for each in found}
+    return {each["hash"]: each for each in leadview.call("usage", ORGANIZATION, "--json").json}
+
+
+def projectors(parent: Child) -> set[int]:
+    """Returns the process ids of the children that project; Python starts another one, which cleans up after them."""
+    return descendants(parent.pid, "spawn_main")
+
+
+@pytest.mark.apache
+def test_two_share_the_work_and_end_with_their_parent(leadview: Leadview) -> None:
+    leadview.publish(crm.organization(), *(crm.lead(1, id=crm.uuid(0x1000 + number)) for number in range(50)))
+    parent = leadview.start("run", "--processes", "2")
+    leadview.wait_until_served()
+    two = "both projectors have a heartbeat"
+    wait_until(lambda: leadview.run("status", "--json").json["projectors"] == 2, two, 2 * PATIENCE_SECONDS)
+    first = projectors(parent)
+    assert len(first) == 2
+    killed = first.pop()
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len(projectors(parent) - {killed}) == 2, "the killed one is replaced")
+    assert first < projectors(parent), "the other one keeps running"
+    leadview.publish(*(crm.lead(2, id=crm.uuid(0x1000 + number)) for number in range(50)))
+    leadview.wait_until_current()
+    assert leadview.documents() == leadview.expected()
+    started = projectors(parent)
+    parent.kill()
+    wait_until(lambda: not any(map(is_alive, started)), "the children notice that nobody watches them")
+
+
+@pytest.mark.apache
+def test_if_one_refuses_to_start_the_others_stop(leadview: Leadview) -> None:
+    leadview.publish(crm.organization())
+    # An address of its own: at the usual one, another test's server may have the port of the first projector.
+    with socket.create_server(("127.0.0.77", 0)) as holder:
+        taken = holder.getsockname()[1]
+        ended = leadview.run("run", "--processes", "2", metrics_host="127.0.0.77", metrics_port=taken - 1)
+    refused = f"Refused: cannot listen on 127.0.0.77:{taken}"
+    ended.ends(1, refused, "a projector ended by itself: the others are stopped")
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_they_start(leadview: Leadview, number: signal.Signals) -> None:
+    """Redis and Kafka need not be there: each child is stopped at whatever point it is."""
+    parent = leadview.start("run", "--processes", "2", kafka_bootstrap_servers="127.0.0.1:1")
+    wait_until(lambda: projectors(parent), "the first one is being started")
+    os.kill(parent.pid, number)
+    assert parent.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "act"),
+    [
+        pytest.param("promote --force", "promote --force", id="promote"),
+        pytest.param("rollback", "rollback", id="rollback"),
+        pytest.param("drop --by=ops 2", "drop 2", id="who did it is no argument"),
+        pytest.param("rebuild --organization " + crm.ORGANIZATION, None, id="rebuild"),
+        pytest.param("dead-letters accept crm.leads:0:0 --note test", None, id="accept"),
+        pytest.param("dead-letters redrive", None, id="redrive"),
+        pytest.param("dead-letters drop --all", None, id="drop dead letters"),
+        pytest.param("rebuild --check", "", id="a check changes nothing"),
+        pytest.param("dead-letters list", "", id="a list changes nothing"),
+        pytest.param("verify --next", "", id="a comparison changes nothing"),
+    ],
+)
+def test_what_is_an_act(words: str, act: str | None) -> None:
+    """By default all words."""
+    found = act_of(parse(words.split()), words.split())
+    assert " ".join((found.verb, *found.arguments) if found else ()) == (words if act is None else act)
+
+
+def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
+    """Also one that was refused, and in the log of a projector."""
+    leadview.publish(crm.organization(), crm.lead(), partition=0)
+    leadview.serve(log="projector")
+    assert "nobody has done anything yet" in leadview.run("status", "--history")
+    leadview.run("promote", "--by", "Ada Lovelace", "--force").ends(1)
+    leadview.run("rebuild", "--promote", "--max-latency", "0").ends(0)
+    found = leadview.run("status", "--history", "--json").json
+    me = history.operator()
+    assert [(act["verb"], act["arguments"], act["outcome"], act["by"]) for act in reversed(found)] == [
+        ("promote", ["--force"], "refused", "Ada Lovelace"),
+        ("rebuild", ["--promote", "--max-latency", "0"], "begun", me),
+        ("rebuild", ["--promote", "--max-latency", "0"], "done", me),
+    ]
+    printed = leadview.run("status", "--history").stdout
+    assert re.search(rf"20\d\d-.*Z +promote --force +refused: .+ Ada Lovelace +{re.escape(VERSION)}", printed), printed
+    log = tmp_path / "projector.log"
+    wait_until(lambda: log.read_text().count("an operator has acted") == 3, "the projector has logged each of them")
+
+
+async def test_what_is_kept_of_words(projection: Projection) -> None:
+    """No key that somebody has pasted, and no more than a part of a long word, whatever its bytes are."""
+    key = api_keys.mint(crm.ORGANIZATION)
+    await history.note(
+        projection.store, Act("drop", [f"x{key}", "\udcff", "y" * 9999], key, "refused", f"{key} is no number")
+    )
+    await history.note(projection.store, Act("drop", [], "me", "an outcome of a later version"))
+    newest, oldest = await history.read(projection.store)
+    assert newest.outcome == "an outcome of a later version"
+    kept = ["xlv_live_…", "\\udcff", "y" * 500]
+    assert (oldest.arguments, oldest.by, oldest.reason) == (kept, "lv_live_…", "lv_live_…")
+
+
+async def test_it_is_bounded(projection: Projection) -> None:
+    """And what another version wrote in another way is left out."""
+    for number in range(history.MOST + 1):
+        await history.note(projection.store, Act("drop", [str(number)], "me"))
+    await projection.store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", history.MOST, b"*", b"other", b"{")
+    found = await history.read(projection.store)
+    assert len(found) == history.MOST - 1
+    assert [found[0].arguments, found[-1].arguments] == [[str(history.MOST)], ["2"]]

@@ -1,22 +1,38 @@
-"""Dead letters: what they say, how they are counted, chosen and replaced, and that they go when nobody needs them."""
+"""Dead letters: what they say, how they are counted, chosen and replaced, and that they go when nobody needs them.
+Once an operator has accepted known bad records, they halt no line again, and new ones still do.
+"""
 
+import asyncio
+import re
+import shlex
 import sys
+from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 import msgspec
 import orjson
 import pytest
+from aiokafka.structs import OffsetAndMetadata
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
+from projector.kafka.accepted import Accepted, AcceptedRecords, write_texts
+from projector.offsets import OffsetRange, Ranges, by_partition
+from projector.record import Partition, Record
+from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas import names, resources
 from schemas.faults import Fault
+from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 from tests.service.conftest import everywhere
 from tests.service.test_lua_checkpoint import LETTER
 
@@ -77,14 +93,17 @@ async def test_which_dead_letters_are_meant(projection: Projection) -> None:
     async def chosen(*words: str, **filtered: str) -> list[DeadLetter]:
         return await dead_letters.choose(projection.store, words, dead_letters.Filter(**filtered))
 
-    where, other = f"{LETTER.topic}:{LETTER.partition}", letters[-1]
-    assert await chosen() == letters
-    assert await chosen(f"{where}:1-2") == letters[1:3]
-    assert await chosen(f"{where}:3", f"{where}:0-1") == [*letters[:2], letters[3]]
-    assert await chosen(topic=LETTER.topic) == letters[:4]
-    assert await chosen(organization=crm.OTHER_ORGANIZATION) == [other]
-    assert await chosen(reason=LETTER.reason[2:-2]) == letters
-    assert await chosen(reason="nobody says this") == []
+    where = f"{LETTER.topic}:{LETTER.partition}"
+    for words, filtered, expected in (
+        ([], {}, letters),
+        ([f"{where}:1-2"], {}, letters[1:3]),
+        ([f"{where}:3", f"{where}:0-1"], {}, [*letters[:2], letters[3]]),
+        ([], {"topic": LETTER.topic}, letters[:4]),
+        ([], {"organization": crm.OTHER_ORGANIZATION}, letters[4:]),
+        ([], {"reason": LETTER.reason[2:-2]}, letters),
+        ([], {"reason": "nobody says this"}, []),
+    ):
+        assert await chosen(*words, **filtered) == expected, (words, filtered)
     for unknown in (f"{where}:4", f"{LETTER.topic}:7:0", "nonsense"):
         with pytest.raises(Refused, match=f"There is no dead letter {unknown}"):
             await chosen(f"{where}:0", unknown)
@@ -99,37 +118,32 @@ def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
     projector = leadview.start("run", metrics_port=port, log="projector")
     leadview.publish(*BAD)
     leadview.wait_until_served()
-    letters = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
-    assert len(letters) == 5
-    leads = [letter for letter in letters if letter["topic"] == leadview.topics.name(resources.LEAD)]
-    assert {letter["version"] for letter in leads} == {2, None}, "one of them is no JSON"
+    leads = [letter for letter in listed(leadview) if letter.topic == leadview.topics.name(resources.LEAD)]
+    assert {letter.version for letter in leads} == {2, None}, "one of them is no JSON"
     lines = [orjson.loads(line) for line in projector.log.read_text().splitlines()]
     parked = {line["record"]: line["reason"] for line in lines if line["message"] == PARKED}
-    assert len(parked) == 5
+    assert len(listed(leadview)) == len(parked) == metric(port, "leadview_projector_parked_records_total") == 5
     reasons = " ".join(parked.values())
     assert "allowed are ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE (event e1 of /crm)" in reasons
     assert "LOST" not in projector.log.read_text()
-    assert metric(port, "leadview_projector_parked_records_total") == 5
     assert 'reason="json",topic="' in str(ask(port, "/metrics")[1])
 
-    chosen = ["--organization", crm.ORGANIZATION, "--reason", "first_name"]
-    done = leadview.run("dead-letters", "accept", *chosen, "--note", "known")
-    assert "Dead letters among them: 1" in done
-    letters = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
-    assert [letter["note"] for letter in letters if letter["accepted"]] == ["known"]
-    assert "5 redriven, 5 still bad" in leadview.run("dead-letters", "redrive")
-    assert leadview.run("dead-letters", "drop", *chosen).stdout == "1 dropped\n"
+    run, chosen = partial(leadview.run, "dead-letters"), ["--organization", crm.ORGANIZATION, "--reason", "first_name"]
+    run("accept", *chosen, "--note", "known").ends(0, "Dead letters among them: 1")
+    assert [letter.note for letter in listed(leadview) if letter.accepted] == ["known"]
+    assert "5 redriven, 5 still bad" in run("redrive")
+    assert run("drop", *chosen).stdout == "1 dropped\n"
     leadview.publish(*(message for message in MENDED if message.kind is not resources.CONTACT))
-    wait_until(lambda: stored(leadview) == 0, "the dead letters are gone")
+    wait_until(lambda: listed(leadview) == [], "the dead letters are gone")
     wait_until(lambda: metric(port, "leadview_projector_dead_letters") == 0, "the metric says so")
     leadview.redis.flushall()
     wait_until(leadview.is_served, "everything was read again")
-    wait_until(lambda: stored(leadview) == 0, "the dropped one, of which nothing newer came, is not stored again")
+    wait_until(lambda: listed(leadview) == [], "the dropped one, of which nothing newer came, is not stored again")
 
 
-def stored(leadview: Leadview) -> int:
-    """Returns the number of dead letters."""
-    return int(leadview.redis.hlen(names.DEAD_LETTERS))
+def listed(leadview: Leadview) -> list[DeadLetter]:
+    """Returns the dead letters, as `list --json` prints them."""
+    return msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
 
 
 BAD_DEPLOY = (sys.executable, "-m", "tests.harness.defective")
@@ -144,16 +158,15 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
     )
     leadview.publish(crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1]))
     leadview.start("run", command=BAD_DEPLOY)
-    wait_until(lambda: stored(leadview) == 22, "all are parked")
+    wait_until(lambda: len(listed(leadview)) == 22, "all are parked")
     assert leadview.documents() == {}
     # As if those of one partition had been in a batch that could not be read: one dead letter stands for all of them.
-    letters = msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
+    letters = listed(leadview)
     first, *others = [each for each in letters if each.partition == letters[0].partition]
     leadview.redis.hdel(names.DEAD_LETTERS, *(each.field for each in others))
     whole = msgspec.structs.replace(first, offsets=1 + len(others))
     leadview.redis.hset(names.DEAD_LETTERS, whole.field, whole.stored)
-    done = leadview.run("dead-letters", "redrive")
-    assert f"{22 - len(others)} redriven, 0 still bad" in done
+    done = leadview.run("dead-letters", "redrive").ends(0, f"{22 - len(others)} redriven, 0 still bad")
     assert leadview.documents() == leadview.expected()
     assert len(leadview.documents()) == 3
 
@@ -162,6 +175,196 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
     for offset in (0, 9999):
         letter = DeadLetter(topic, int(partition), offset, "key", "an older projector could not read it", 1)
         leadview.redis.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())
-    done = leadview.run("dead-letters", "redrive")
-    assert f"{topic}:{partition}:0  stale" in done
-    assert f"{topic}:{partition}:9999  gone" in done
+    again = (f"{topic}:{partition}:0  stale", f"{topic}:{partition}:9999  gone")
+    leadview.run("dead-letters", "redrive").ends(0, *again)
+
+
+ROW = 5
+COMMAND = re.compile(r"python -m projector (dead-letters accept .+)$")
+NOTE = "an import of 2024"
+
+
+def publish_bad(leadview: Leadview, count: int) -> list[Record]:
+    """Publish bad records to partition 0 of the leads, each of a lead of its own."""
+    leads = [crm.lead(1, id=crm.uuid(0xBAD000 + number)) for number in range(count)]
+    return leadview.publish(*(msgspec.structs.replace(lead, value=b"{") for lead in leads), partition=0)
+
+
+def range_of(records: list[Record]) -> str:
+    first, last = records[0], records[-1]
+    return f"{first.topic}:{first.partition}:{first.offset}-{last.offset}"
+
+
+def problem(port: int) -> str:
+    """Returns why the line is halted; an empty text if it is not."""
+    status, body = ask(port, "/healthz")
+    return str(body["problems"][0]) if status == 503 else ""
+
+
+def advised_when_halted(port: int) -> list[str]:
+    """Waits until the line is halted. Returns the words of the command that the problem tells the operator to paste."""
+    wait_until(lambda: "consecutive bad records" in problem(port), "the line is halted")
+    [command] = COMMAND.findall(problem(port))
+    return shlex.split(command)
+
+
+@pytest.mark.apache
+def test_a_halted_line_resumes_and_a_refill_passes(leadview: Leadview) -> None:
+    port = free_port()
+    leadview.publish(crm.lead(1), partition=0)
+    known = publish_bad(leadview, 8)
+    leadview.publish(crm.lead(2), partition=0)
+    projector = leadview.start("run", metrics_port=port, dead_letter_row=ROW)
+
+    words = advised_when_halted(port)
+    assert words == ["dead-letters", "accept", range_of(known), "--note", "why"]
+    assert metric(port, "leadview_projector_line_stopped") == 1
+    wait_until(lambda: range_of(known) in projector.log.read_text(), "the log names them as well")
+    assert listed(leadview) == [], "nothing was skipped"
+    leadview.run(*words[:-1], NOTE).ends(0, f"{range_of(known)}  accepted")
+    wait_until(leadview.is_current, "the line resumes without a restart")
+    wait_until(lambda: ask(port, "/healthz")[0] == 200, "it is healthy")
+    assert metric(port, "leadview_projector_line_stopped") == 0
+    assert leadview.documents() == leadview.expected()
+    _assert_accepted(leadview, known)
+
+    leadview.wait_until_served()
+    leadview.redis.flushall()
+    leadview.wait_until_served()
+    assert problem(port) == ""
+    _assert_accepted(leadview, known)
+    shown = leadview.run("dead-letters", "show", f"{known[0].topic}:0:{known[0].offset}")
+    assert re.search(rf"  accepted  20\S+Z  {NOTE}\n", shown.stdout)
+
+    new = publish_bad(leadview, ROW)
+    assert advised_when_halted(port)[2] == range_of(new), "it halts on the new ones only"
+
+
+def _assert_accepted(leadview: Leadview, records: list[Record]) -> None:
+    found = [(letter.offset, letter.accepted, letter.note) for letter in listed(leadview)]
+    assert found == [(record.offset, True, NOTE) for record in records]
+    assert all((letter.accepted_at or 0) > 1_700_000_000_000 for letter in listed(leadview))
+    assert f"accepted: {NOTE}" in leadview.run("dead-letters", "list")
+
+
+class Book:
+    """The accepted records of a Leadview, as the programs use them."""
+
+    def __init__(self, leadview: Leadview) -> None:
+        self.leadview = leadview
+        self.settings = ProjectorSettings(
+            redis_url=leadview.server.url,
+            kafka_bootstrap_servers=leadview.kafka.bootstrap_servers,
+            topic_prefix=leadview.prefix,
+            group_id=leadview.group,
+        )
+        self.store = Store(self.settings)
+        self.at = Partition(leadview.topics.name(resources.LEAD), 0)
+        self.records = AcceptedRecords(self.settings, self.store)
+
+    async def accept(self, offsets: str, note: str = "x") -> None:
+        await self.records.change({self.at: Ranges.parse(offsets)}, lambda before, new: before.accept(new, 1, note))
+
+    async def read(self) -> Accepted:
+        return (await self.records.read([self.at]))[self.at]
+
+
+@pytest.fixture
+async def book(leadview: Leadview) -> AsyncIterator[Book]:
+    book = Book(leadview)
+    yield book
+    await book.store.close()
+
+
+@pytest.mark.apache
+async def test_what_does_not_exist_is_refused(book: Book) -> None:
+    publish_bad(book.leadview, 3)
+    topic = book.at.topic
+    for words, said in (
+        ([f"{topic}:0:3"], f"{topic}:0:3 does not exist: the partition has no records after the offset 2."),
+        ([f"{topic}:0:0-3"], "no records after the offset 2."),
+        ([f"{topic}:2:0"], "the partition has no records."),
+        ([f"{topic}:9:0"], f"The topic {topic} has no partition 9."),
+        (["other.leads:0:0"], "other.leads is not a topic of Leadview. Its topics are"),
+        ([f"{topic}:0:0", "other.leads:0:0"], "other.leads is not a topic"),
+    ):
+        offsets = by_partition(OffsetRange.parse(word) for word in words)
+        with pytest.raises(Refused, match=re.escape(said)):
+            await dead_letters.accept(book.store, book.settings, offsets, "x")
+    with pytest.raises(Refused, match="is not a topic of Leadview"):
+        await dead_letters.matching(book.store, book.settings, dead_letters.Filter(topic="other.leads"))
+    assert not (await book.read()).offsets
+
+
+@pytest.mark.apache
+async def test_operators_at_the_same_time_lose_nothing(book: Book) -> None:
+    await asyncio.gather(*(book.accept(f"{10 * number}", f"note {number}") for number in range(5)))
+    found = await book.read()
+    notes = sorted(acceptance.note for acceptance in found.acceptances)
+    assert (str(found.offsets), notes) == ("0,10,20,30,40", [f"note {number}" for number in range(5)])
+
+
+@pytest.mark.apache
+async def test_a_list_that_kafka_cannot_store_is_refused(book: Book) -> None:
+    other = Partition(book.at.topic, 1)
+    many = Ranges.of((offset, offset) for offset in range(1_000_000, 1_001_200, 2))
+    await book.accept("7")
+    said = rf"[4-9],\d\d\d characters.* such as {book.at.topic}:0:1000000-1001198 {book.at.topic}:1:3\."
+    with pytest.raises(Refused, match=said):
+        await book.records.change({book.at: many, other: Ranges.parse("3")}, lambda a, new: a.accept(new, 1, "x"))
+    found = await book.records.read([book.at, other])
+    assert [str(found[at].offsets) for at in (book.at, other)] == ["7", ""], "nothing was changed"
+    await book.accept("1000000-1001198")
+    assert str((await book.read()).offsets) == "7,1000000-1001198"
+
+
+@pytest.mark.apache
+async def test_they_are_committed_again(book: Book) -> None:
+    """Kafka forgets what is not committed for a week. A projector commits it again as soon as it starts."""
+    await book.accept("7", "the note")
+    before = await book.read()
+    commits = _commits(book.leadview)
+    await book.records.renew([book.at, Partition(book.at.topic, 1)])
+    assert (_commits(book.leadview), await book.read()) == (commits + 1, before)
+    book.leadview.start("run")
+    await eventually(lambda: _commits(book.leadview) > commits + 1, "the projector commits them as well")
+    assert await book.read() == before
+
+
+def _commits(leadview: Leadview) -> int:
+    """Returns how many offsets were committed for the accepted records of this Leadview so far."""
+    topic, group = "__consumer_offsets", f"{leadview.group}.accepted".encode()
+    partitions = leadview.topics.admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions
+    settings = {"bootstrap.servers": leadview.kafka.bootstrap_servers, "group.id": "any", "enable.partition.eof": True}
+    found, left = 0, len(partitions)
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        while left:
+            message: Any = consumer.poll(PATIENCE_SECONDS)
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                left -= 1
+            else:
+                found += group in message.key()
+    return found
+
+
+@pytest.mark.apache
+async def test_a_topic_that_is_created_again_has_none(book: Book) -> None:
+    """Its offsets belong to other records."""
+    await book.accept("7")
+    book.leadview.topics.recreate(resources.LEAD, 3)
+
+    async def forgotten() -> bool:
+        return not (await book.read()).offsets
+
+    await eventually(forgotten, "Kafka has deleted them with the topic")
+
+
+@pytest.mark.apache
+async def test_a_text_of_another_program_is_left_alone(book: Book) -> None:
+    group = f"{book.leadview.group}.accepted"
+    assert await write_texts(book.settings, group, {book.at: OffsetAndMetadata(1, "not ours")})
+    assert not (await book.read()).offsets
+    with pytest.raises(Refused, match="was not written by this program"):
+        await book.accept("7")

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -59,8 +60,7 @@ def results(done: Finished) -> dict[str, str]:
 @pytest.mark.apache
 def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
     leadview.publish(crm.organization(), crm.lead())
-    done = leadview.call("doctor")
-    assert done.status == 0, done.output
+    done = leadview.call("doctor").ends(0)
     [(read, empty)] = re.findall(r"Kafka records: those of (.+) can be read; empty: (.+)", done.stdout)
     named = [{leadview.topics.name(kind) for kind in kinds} for kinds in (FILLED, EMPTY)]
     assert [set(topics.split(", ")) for topics in (read, empty)] == named
@@ -74,79 +74,77 @@ def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path:
     leadview.serve(crm.api_key(), crm.contact(first_name="Zaphod"))
     bundle = tmp_path / "ticket.zip"
     passwords = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
-    done = leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **passwords)
-    assert done.status == 1, "the password of Redis is wrong"
-    assert leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
+    pack = partial(leadview.call, "doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret")
+    pack(**passwords).ends(1)  # the password of Redis is wrong
+    pack().ends(0)
     assert bundle.stat().st_mode & 0o077 == 0
-    with ZipFile(bundle) as archive:
-        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    contents = contents_of(bundle)
     assert contents.keys() == {"doctor.json", "settings.json", "status.json", "versions.json"}
     text = "".join(contents.values())
     assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
     assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
     done = leadview.call("doctor", "--bundle", str(tmp_path / "no" / "folder"))
-    assert (done.status, "Traceback" in done) == (1, False)
-    assert "cannot be written" in done.stderr
+    assert (done.status, "Traceback" in done, "cannot be written" in done.stderr) == (1, False, True)
+
+
+def contents_of(bundle: Path) -> dict[str, str]:
+    """Returns the text of each file in a bundle, by its name."""
+    with ZipFile(bundle) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
 @pytest.mark.apache
 def test_on_a_cluster(leadview_on_cluster: Leadview) -> None:
-    done = leadview_on_cluster.call("doctor")
-    assert done.status == 0, done.output
-    assert "3 server(s) hold documents" in done
+    leadview_on_cluster.call("doctor").ends(0, "3 server(s) hold documents")
+
+
+def problem(done: Finished, check: str, *said: str) -> dict[str, str]:
+    """Fails unless this check has found a problem, and says these texts. Returns the results of all checks."""
+    assert results(done.ends(1, *said))[check] == "problem"
+    return results(done)
 
 
 @pytest.mark.apache
 def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = leadview.call("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
-    assert done.status == 1
-    found = results(done)
-    assert (found["Redis"], found["Redis data"], found["Kafka"], found["Kafka topics"]) == (
-        *("problem", "unknown", "ok", "problem"),
-    )
-    assert "correct LEADVIEW_REDIS_URL" in done
-    assert "nothing.leads: missing: create what is missing" in done
+    call = partial(leadview.call, "doctor")
+    advice = ("correct LEADVIEW_REDIS_URL", "nothing.leads: missing: create what is missing")
+    found = problem(call(redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing."), "Redis", *advice)
+    assert (found["Redis data"], found["Kafka"], found["Kafka topics"]) == ("unknown", "ok", "problem")
     assert {found[f"Kafka {what}"] for what in ("history", "partitions", "records")} == {"unknown"}
 
-    done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
-    assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
-    assert "Kafka cannot be reached at 127.0.0.1:1" in done
+    done = call(kafka_bootstrap_servers="127.0.0.1:1")
+    assert problem(done, "Kafka", "Kafka cannot be reached at 127.0.0.1:1")["Redis"] == "ok"
     with monkeypatch.context() as soon, socket.create_server(("127.0.0.1", 0)) as silent:
         soon.setattr(doctor, "SECONDS", 1.0)
         at = f"127.0.0.1:{silent.getsockname()[1]}"
-        done = leadview.call("doctor", kafka_bootstrap_servers=at)
-        assert f"Kafka at {at} accepts connections, and does not answer" in done
-        done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
-        assert (done.status, results(done)["Kafka"]) == (1, "problem")
+        problem(call(kafka_bootstrap_servers=at), "Kafka", f"Kafka at {at} accepts connections, and does not answer")
+        done = call(kafka_bootstrap_servers=leadview.server.url.split("/")[2])
+        problem(done, "Kafka")
         assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        done = leadview.call("doctor")
+        done = call()
     finally:
         leadview.redis.config_set("maxmemory-policy", "noeviction")
-    assert (done.status, results(done)["Redis eviction"]) == (1, "problem")
-    assert "Set its maxmemory-policy to noeviction" in done
+    problem(done, "Redis eviction", "Set its maxmemory-policy to noeviction")
 
 
 @pytest.mark.apache
 def test_the_rights_of_both_users(with_users: Leadview, users_redis: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
-    assert with_users.call("doctor", **users["projector"]).status == 0
-    assert with_users.call("doctor", "--api", **users["api"]).status == 0
-    done = with_users.call("doctor", **users["projector"] | {"redis_password": "wrong"})
-    assert (done.status, results(done)["Redis"]) == (1, "problem")
-    assert "LEADVIEW_REDIS_PASSWORD" in done
+    of_projector = partial(with_users.call, "doctor", **users["projector"])
+    of_api = partial(with_users.call, "doctor", "--api", **users["api"])
+    of_projector().ends(0)
+    of_api().ends(0)
+    problem(of_projector(redis_password="wrong"), "Redis", "LEADVIEW_REDIS_PASSWORD")
 
     with redis.Redis(port=users_redis.port) as admin:
         admin.execute_command("ACL", "SETUSER", "leadview-projector", "-unlink", "-client|kill")
         admin.execute_command("ACL", "SETUSER", "leadview-api", "-hmget")
-    done = with_users.call("doctor", **users["projector"])
-    assert (done.status, results(done)["Redis rights of the projector"]) == (1, "problem")
-    assert "the user leadview-projector lacks unlink (key lv3…), client|kill: grant it" in done
-    done = with_users.call("doctor", "--api", **users["api"])
-    assert done.status == 1
-    assert "the user leadview-api lacks hmget (key lv3…): grant it" in done
+    lacks = "the user leadview-projector lacks unlink (key lv3…), client|kill: grant it"
+    problem(of_projector(), "Redis rights of the projector", lacks)
+    of_api().ends(1, "the user leadview-api lacks hmget (key lv3…): grant it")
 
 
 _WORDS = {"auth", "count", "head", "kill", "list", "load", "match", "maxlen", "setname", "slots"}
@@ -175,9 +173,7 @@ async def test_a_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.Mo
 
 def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:
     doctor.write(tmp_path / "b.zip", {"a.json": ["redis://u:p%40ss@h", "pass"], "b.json": None}, {"p%40ss"})
-    with ZipFile(tmp_path / "b.zip") as archive:
-        assert archive.namelist() == ["a.json"]
-        assert archive.read("a.json").decode() == '[\n  "redis://u:***@h",\n  "pass"\n]'
+    assert contents_of(tmp_path / "b.zip") == {"a.json": '[\n  "redis://u:***@h",\n  "pass"\n]'}
 
 
 # The paths, because Debian's nginx would use folders of root; and no other user could write into ours.
@@ -230,12 +226,10 @@ def nginx(
             server=server.replace("API", str(api.port)),
         )
     )
-    child = Child([program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"], log=folder / "nginx.log")
-    try:
+    command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
+    with Child(command, log=folder / "nginx.log") as child:
         wait_until(lambda: _listens(child, port), "nginx listens")
         yield f"https://127.0.0.1:{port}"
-    finally:
-        child.stop()
 
 
 def _listens(child: Child, port: int) -> bool:
@@ -275,13 +269,10 @@ def test_a_good_nginx_keeps_every_rule(
     with nginx(tmp_path, api, certificate, as_of, "error_page 497 =301 https://$http_host$request_uri;") as url:
         assert_found(through(f"{url}/api/v1/ext/", certificate.certificate), UNSEEN_WITHOUT_KEY)
         done = through(url, certificate.certificate, caller.key, "--bundle", str(bundle))
-    assert_found(done, {"Retry-After"})
-    assert "answers are compressed" in done
-    assert "is redirected to HTTPS" in done
-    with ZipFile(bundle) as archive:
-        assert sorted(archive.namelist()) == ["doctor.json", "settings.json", "versions.json"]
-        written = done.output + "".join(archive.read(name).decode() for name in archive.namelist())
-    assert caller.key not in written
+    assert_found(done.ends(0, "answers are compressed", "is redirected to HTTPS"), {"Retry-After"})
+    contents = contents_of(bundle)
+    assert sorted(contents) == ["doctor.json", "settings.json", "versions.json"]
+    assert caller.key not in done.output + "".join(contents.values())
 
 
 HIDDEN = {"404 without redirects", "405 with Allow", "401 without a key", "401 for an invalid key", "a key is accepted"}
@@ -355,8 +346,7 @@ def test_without_a_valid_certificate_nothing_is_sent(api: ApiServer, certificate
     other = certificates.create(tmp_path)
     with nginx(tmp_path, api, certificate) as url:
         done = through(url, other.certificate)
-    assert_found(done, EVERY_RULE, {"HTTPS"})
-    assert "the certificate is not valid" in done
+    assert_found(done.ends(1, "the certificate is not valid"), EVERY_RULE, {"HTTPS"})
 
 
 def test_without_tls_keys_are_sent_to_this_machine_only(
@@ -372,8 +362,7 @@ def test_nothing_is_looked_at_where_nobody_listens(certificate: Certificate) -> 
     port = free_port()
     for scheme, how in (("http", ""), ("https", " with TLS")):
         done = through(f"{scheme}://127.0.0.1:{port}", certificate.certificate)
-        assert_found(done, EVERY_RULE, {"HTTPS"})
-        assert f"127.0.0.1:{port} cannot be reached{how} (" in done
+        assert_found(done.ends(1, f"127.0.0.1:{port} cannot be reached{how} ("), EVERY_RULE, {"HTTPS"})
 
 
 def test_a_certificate_that_ends_soon() -> None:

@@ -56,10 +56,7 @@ def test_a_projector_that_starts_before_its_topics(leadview_with_own_redis: Lead
     leadview.wait_until_served()
     well = (200, {"status": "ok", "problems": []})
     wait_until(lambda: ask(port, "/healthz") == well, "/healthz says that all is well")
-    verified = leadview.run("verify", topic_prefix="wrong.")
-    assert verified.status == 1
-    assert ": missing: create what is missing" in verified
-    assert "wrong.leads" in verified
+    leadview.run("verify", topic_prefix="wrong.").ends(1, ": missing: create what is missing", "wrong.leads")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,7 @@ def first_line(done: Finished) -> str:
 def as_json(leadview: Leadview) -> Any:
     """Returns what `status` says now. What it says of Kafka may be unknown for a moment, if the machine is busy."""
     done = leadview.run("status", "--json")
-    found = orjson.loads(done.stdout)
+    found = done.json
     assert done.status == (0 if found["well"] else 1)
     return found
 
@@ -169,10 +166,8 @@ def test_servers_that_do_not_answer_are_named_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         done = call("status", environment=environment(redis_url=f"redis://{at}/0", kafka_bootstrap_servers=at))
-    assert done.status == 1
+    done.ends(1, "Redis does not answer within 1.2 s", "Kafka does not answer within 1.2 s")
     assert first_line(done) == "not well: Redis cannot be read; Kafka cannot be read"
-    assert "Redis does not answer within 1.2 s" in done
-    assert "Kafka does not answer within 1.2 s" in done
 
 
 def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
@@ -194,8 +189,7 @@ def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> Non
         found = as_json(leadview)
     finally:
         leadview.redis.replicaof("NO", "ONE")
-    assert "READONLY" in done
-    assert (found["generation"], found["dead_letters"]) == (1, 0)
+    assert ("READONLY" in done, found["generation"], found["dead_letters"]) == (True, 1, 0), done.output
     wait_until(lambda: first_line(leadview.run("status")) == "all is well", "all is well again")
 
 

@@ -18,6 +18,7 @@ from devstack.programs import while_running
 from projector.dead_letter import DeadLetter
 from schemas import names, resources
 from tests.harness import crm, raw_batches, stored
+from tests.harness.commands import Finished
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.measured import peak_memory
@@ -58,6 +59,11 @@ class Attack:
         publish(self.leadview, at, data)
         topics.end_offsets[at] = topics.end_offsets.get(at, 0) + records
 
+    def expect(self, messages: Sequence[Message], offset: int = 100) -> None:
+        """These messages were published in a batch, and are good."""
+        for message in messages:
+            self.leadview.topics.reference.add(message.record(offset))
+
     def withstand(self, rows: "Mapping[str, Hostile]") -> None:
         """Publish all of these batches. Fails unless the program lives, and each batch left what its row says."""
         places = {}
@@ -66,33 +72,27 @@ class Attack:
             first = self.leadview.topics.end_offsets.get((topic, 0), 0)
             self.publish(row.data, row.kind, row.records)
             places[name] = [names.dead_letter(topic, 0, first + number) for number in range(row.records)]
-            for message in row.good:
-                self.leadview.topics.reference.add(message.record(first))
+            self.expect(row.good, first)
         self.assert_survived()
         letters = self.letters()
         for name, row in rows.items():
             reasons = [letters.pop(place).reason for place in places[name] if place in letters]
-            assert len(reasons) == row.number, (name, reasons)
-            assert all(row.reason in reason for reason in reasons), (name, reasons)
+            assert [row.reason in reason for reason in reasons] == [True] * row.number, (name, reasons)
         assert not letters
 
     def start(self) -> None:
         """Start a projector."""
-        self._child = self.leadview.start("run")
-
-    def stop(self) -> None:
-        """Stop the projector."""
-        self._child.stop()
+        self.child = self.leadview.start("run")
 
     def assert_survived(self) -> None:
         """The good records after the bad ones are applied, in each topic, and so is a revocation."""
         self.publish_good(2)
         self.leadview.publish(crm.api_key(2, status="revoked"), partition=0)
-        wait_until(while_running(self._child, self.leadview.is_current), "all is read", 2 * PATIENCE_SECONDS)
+        wait_until(while_running(self.child, self.leadview.is_current), "all is read", 2 * PATIENCE_SECONDS)
         assert self.leadview.documents() == self.leadview.expected()
         assert set(stored.key_expiries(self.leadview.redis).values()) == {1}
-        self._child.check_running()
-        assert peak_memory(self._child.pid) < MAX_MEMORY
+        self.child.check_running()
+        assert peak_memory(self.child.pid) < MAX_MEMORY
 
     def letters(self) -> dict[str, DeadLetter]:
         """Returns the dead letters by their places. Each is small."""
@@ -191,6 +191,12 @@ def test_what_producers_send(attack: Attack) -> None:
     attack.withstand(of_any_producer())
 
 
+def peak_of(measured: Finished) -> int:
+    """Returns how much memory a command had at most."""
+    [peak] = re.findall(r"^peak (\d+)$", measured.stdout, re.MULTILINE)
+    return int(peak)
+
+
 @pytest.mark.long
 def test_records_of_the_largest_size(attack: Attack) -> None:
     """100 MB of good leads in batches of a few kilobytes: memory is bounded by bytes, not by the number of records.
@@ -201,15 +207,12 @@ def test_records_of_the_largest_size(attack: Attack) -> None:
     for number in range(11):
         leads = [crm.lead(1, id=crm.uuid(0x1000 + 10 * number + n), referrer=text) for n in range(10)]
         attack.publish(batch([record(lead, offset=n) for n, lead in enumerate(leads)], codec=ZSTD), records=10)
-        for lead in leads:
-            attack.leadview.topics.reference.add(lead.record(100))
+        attack.expect(leads)
     attack.assert_survived()
     assert attack.letters() == {}
     for words in (("rebuild", "--max-latency", "0"), ("verify",)):
-        done = attack.leadview.run(*words, command=MEASURED)
-        assert done.status == 0, done.output
-        [(peak)] = re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)
-        assert int(peak) < MAX_MEMORY, words
+        done = attack.leadview.run(*words, command=MEASURED).ends(0)
+        assert peak_of(done) < MAX_MEMORY, words
 
 
 @pytest.mark.long
@@ -219,12 +222,10 @@ def test_the_first_records_of_many_partitions(leadview: Leadview) -> None:
     data = batch(deletions, codec=ZSTD)
     leadview.topics.add_partitions(resources.LEAD, _PARTITIONS)
     for number in range(_PARTITIONS):
-        at = leadview.topics.name(resources.LEAD), number
-        publish(leadview, at, data)
+        publish(leadview, (leadview.topics.name(resources.LEAD), number), data)
     done = leadview.run("status", command=MEASURED)
     assert f"{_PARTITIONS * 300_000:,}" in done, done.output
-    [(peak)] = re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)
-    assert int(peak) < MAX_MEMORY
+    assert peak_of(done) < MAX_MEMORY
 
 
 @pytest.mark.long
@@ -237,14 +238,13 @@ def test_the_first_records_of_many_partitions(leadview: Leadview) -> None:
 )
 def test_many_large_batches_wait(attack: Attack, codec: int, partitions: int, batches: int, leads: int) -> None:
     """It neither fetches nor unpacks ahead what it has no place for, and forgets at once what it has read."""
-    attack.stop()
+    attack.child.stop()
     messages = [crm.lead(1, id=crm.uuid(0x1000 + n), referrer="x" * 900_000) for n in range(leads)]
     data = batch([record(message, offset=n) for n, message in enumerate(messages)], codec=codec)
     attack.leadview.topics.add_partitions(resources.LEAD, partitions)
     for number in range(batches * partitions):
         attack.publish(data, records=leads, partition=number % partitions)
-    for message in messages:
-        attack.leadview.topics.reference.add(message.record(100))
+    attack.expect(messages)
     attack.start()
     attack.assert_survived()
     assert attack.letters() == {}

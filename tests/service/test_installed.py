@@ -91,19 +91,17 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
         names = wheel.namelist()
     data = f"leadview-{VERSION}.data"
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, f"leadview-{VERSION}.dist-info", data}
-    scripts = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}
-    assert scripts
-    assert scripts <= set(names)
-    dictionaries = {str(path.relative_to(ROOT)) for path in (ROOT / "schemas" / "dictionaries").iterdir()}
-    assert dictionaries
-    assert dictionaries <= set(names)
-    static = [path for path in (ROOT / "projector" / "console" / "static").rglob("*") if path.is_file()]
-    assert {str(path.relative_to(ROOT)) for path in static} <= set(names)
-    pages = {f"{data}/data/share/leadview/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    assert pages <= set(names), "the console shows the runbook"
-    deployed = {path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    deployed -= set((ROOT / "deploy/kubernetes").rglob("*"))
-    assert {f"{data}/data/share/leadview/{path.relative_to(ROOT)}" for path in deployed} <= set(names)
+    deployed = {path for path in (ROOT / "deploy").rglob("*") if path.suffix not in (".py", ".pyc")}
+    for needed, folder in (
+        ({path for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}, ""),
+        ({*(ROOT / "schemas" / "dictionaries").iterdir()}, ""),
+        ({*(ROOT / "projector" / "console" / "static").rglob("*")}, ""),
+        ({*(ROOT / "docs").glob("*.md")}, f"{data}/data/share/leadview/"),  # the console shows the runbook
+        (deployed - {*(ROOT / "deploy/kubernetes").rglob("*")}, f"{data}/data/share/leadview/"),
+    ):
+        files = {f"{folder}{path.relative_to(ROOT)}" for path in needed if path.is_file()}
+        assert files
+        assert files <= set(names)
 
 
 @pytest.mark.parametrize("words", [(), ("nothing",)], ids=" ".join)
@@ -151,12 +149,12 @@ def test_two_builds_are_equal_under_any_umask(installed: Installed, tmp_path: Pa
 
 def test_commands_find_their_own_packages(installed: Installed) -> None:
     away = {"redis_url": "redis://127.0.0.1:1/0", "kafka_bootstrap_servers": "127.0.0.1:1"}
-    done = installed.run("status", **away)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("not well: Redis cannot be read; Kafka cannot be read")
-    done = installed.run("doctor", "--api", **away)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "problem  Redis rights of the API" in done.stdout
+    for words, said in (
+        (["status"], "not well: Redis cannot be read; Kafka cannot be read"),
+        (["doctor", "--api"], "problem  Redis rights of the API"),
+    ):
+        done = installed.run(*words, **away)
+        assert (done.returncode, done.stderr, said in done.stdout) == (1, "", True)
 
 
 def test_advice_names_the_command_as_it_was_called(installed: Installed, redis_server: RedisService) -> None:
@@ -179,14 +177,10 @@ def api(installed: Installed, redis_server: RedisService, tmp_path: Path) -> Ite
     api = ApiServer(free_port())
     settings = {"redis_url": redis_server.url, "api_port": api.port, "api_workers": 2}
     # A child of ours keeps its own folder, so the strangers are in its path of modules only.
-    child = Child(
-        [str(installed.leadview), "api"], log=tmp_path / "api.log", environment=installed.environment(**settings)
-    )
-    try:
+    command, environment = [str(installed.leadview), "api"], installed.environment(**settings)
+    with Child(command, log=tmp_path / "api.log", environment=environment) as child:
         wait_until(while_running(child, lambda: api.answers("/healthz")), "the API answers")
         yield api
-    finally:
-        child.stop()
 
 
 def test_the_api_finds_its_own_packages(api: ApiServer) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,16 +89,14 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         # It waits for Kafka for little more than a second, and a busy machine may need longer.
         wait_until(lambda: leadview.run("status", **signed_in).status == 0, "all is well")
         for command in (["doctor"], ["verify"], ["rebuild", "--promote", "--max-latency", "0"], ["drop"]):
-            done = leadview.run(*command, **signed_in)
-            assert done.status == 0, done.output
+            leadview.run(*command, **signed_in).ends(0)
         leadview.publish(crm.lead(2, stage="unknown"))  # accepted records are stored in a group of their own
         bad = f"{leadview.topics.name(resources.LEAD)}:0:1"
         wait_until(lambda: bad in leadview.run("dead-letters", "list", **signed_in), "it is parked")
-        done = leadview.run("dead-letters", "accept", bad, "--note", "a test", **signed_in)
-        assert done.status == 0, done.output
-        done = leadview.run("dead-letters", "accept", bad, "--note", "a test", **signed_in | {"group_id": "other"})
-        assert done.status == 1
-        assert "Kafka does not let this user read and write the consumer group other.accepted." in done
+        accept = partial(leadview.run, "dead-letters", "accept", bad, "--note", "a test")
+        accept(**signed_in).ends(0)
+        refused = "Kafka does not let this user read and write the consumer group other.accepted."
+        accept(**signed_in | {"group_id": "other"}).ends(1, refused)
 
 
 async def test_the_projector_cannot_write_a_record(broker: ApacheKafka) -> None:

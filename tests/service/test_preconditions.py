@@ -15,9 +15,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
-from projector.ledger.control import ControlRecord, Generation
+from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
-from projector.mapping import VERSION
 from projector.operate.observe import Observer
 from projector.rebuild import generations, replay
 from projector.rebuild.replay import Rebuild
@@ -109,10 +108,12 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
     control.write(projection.client, live=2, written=(2,), dropping=(1,), filled=())
     now = await copies.current(projection.store)
     before = replace(now, replication_epoch=now.replication_epoch - 1)
-    with pytest.raises(Unavailable, match="restarted or failed over"):
-        await copies.mark_filled(projection.store, before, [names.HOME], ids(2), {})
-    with pytest.raises(Unavailable, match="restarted or failed over"):
-        await copies.mark_swept(projection.store, before, generation(1))
+    for mark in (
+        copies.mark_filled(projection.store, before, [names.HOME], ids(2), {}),
+        copies.mark_swept(projection.store, before, generation(1)),
+    ):
+        with pytest.raises(Unavailable, match="restarted or failed over"):
+            await mark
     copy = control.home(projection.client)
     assert (copy.filled, copy.swept) == ((), ())
 
@@ -183,8 +184,7 @@ async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Pr
     await dead_letters.park(store, [replace(old, time=2)])
     assert await dead_letters.delete(store, [old]) == 0
     assert await dead_letters.replace(store, [old.accept("known", 1)]) == 0
-    [kept] = await dead_letters.all_dead_letters(store)
-    assert (kept.time, kept.accepted) == (2, False)
+    assert await dead_letters.all_dead_letters(store) == [replace(old, time=2)]
 
 
 async def test_the_lock_of_the_accepted_records_belongs_to_its_holder(alone: Projection) -> None:
@@ -299,20 +299,9 @@ async def test_redis_is_emptied_in_the_last_pass(projection: Projection) -> None
 
 async def _begin_drop(projection: Projection) -> ControlRecord:
     """Two keys of generation 1 are left, which is being dropped."""
-    await control.complete(projection.store)
+    control.write(projection.client, live=2, written=(2,), dropping=(1,))
     await projection.apply(crm.lead().record())
-    return await copies.change(
-        projection.store,
-        await copies.current(projection.store),
-        lambda state: replace(
-            state,
-            live=generation(2),
-            written=ids(2),
-            last=2,
-            dropping=ids(1),
-            generations={generation(2): Generation(VERSION, "2026-01-01T00:00:00Z")},
-        ),
-    )
+    return await copies.current(projection.store)
 
 
 async def test_the_last_pass_of_a_drop_finds_nothing(alone: Projection, redis_server: RedisService) -> None:
@@ -385,5 +374,4 @@ async def test_a_rebuild_that_another_operator_began_is_joined(projection: Proje
         await replay.add_next(projection.store, before)
     theirs = await replay.add_next(projection.store, changed)
     assert theirs.state.next
-    ours = await replay.add_next(projection.store, changed)
-    assert ours.state.next == theirs.state.next
+    assert (await replay.add_next(projection.store, changed)).state.next == theirs.state.next

@@ -88,8 +88,7 @@ def test_every_resource_does_everything(client: Client) -> None:
         limited_and_isolated(client, resource)
     rebuilt_and_promoted(client)
     for resource in RESOURCES:
-        verified_and_repaired(client, resource)
-        shown(client, resource)
+        verified_repaired_and_shown(client, resource)
     dropped(client)
     erased_and_created_again(client)
     for resource in RESOURCES:
@@ -105,41 +104,31 @@ def served(client: Client, resource: Resource) -> None:
 
 
 def limited_and_isolated(client: Client, resource: Resource) -> None:
-    statuses = [client.get(resource, LIMITED, purpose=resource.noun).status for _ in range(2)]
-    assert statuses == [200, 429]
+    assert [client.get(resource, LIMITED, purpose=resource.noun).status for _ in range(2)] == [200, 429]
     assert client.get(resource, OTHER).status == 404
 
 
 def rebuilt_and_promoted(client: Client) -> None:
     before = [client.get(resource).headers["etag"] for resource in RESOURCES]
-    done = client.leadview.run("rebuild", "--promote", "--max-latency", "0")
-    assert done.status == 0, done.output
+    client.leadview.run("rebuild", "--promote", "--max-latency", "0").ends(0)
     wait_until(lambda: number_of(client.leadview.state().live) == 2, "generation 2 is live")
     assert [client.get(resource).headers["etag"] for resource in RESOURCES] == before
     assert all(client.leadview.redis.exists(stored_name(client, resource, 2)) for resource in RESOURCES)
 
 
-def verified_and_repaired(client: Client, resource: Resource) -> None:
-    assert client.leadview.run("verify").status == 0
+def verified_repaired_and_shown(client: Client, resource: Resource) -> None:
+    run, id_ = client.leadview.run, resource.event_example.id
+    run("verify").ends(0)
     client.leadview.redis.setrange(stored_name(client, resource, 2), resource.body_offset + 3, b"~")
-    done = client.leadview.run("verify", "--json")
-    assert done.status == 1
-    [example] = orjson.loads(done.stdout)["examples"]
-    assert (example["kind"], example["id"]) == (resource.topic, resource.event_example.id)
-    flag = f"--{resource.noun}"
-    done = client.leadview.run("rebuild", "--organization", OWN, flag, resource.event_example.id)
-    assert "1 records replayed in place" in done
-    assert client.leadview.run("verify").status == 0
-
-
-def shown(client: Client, resource: Resource) -> None:
-    done = client.leadview.run("show", resource.noun, OWN, resource.event_example.id)
-    assert f"version 1 at {client.leadview.prefix}{resource.topic}:" in done
+    [example] = run("verify", "--json").ends(1).json["examples"]
+    assert (example["kind"], example["id"]) == (resource.topic, id_)
+    run("rebuild", "--organization", OWN, f"--{resource.noun}", id_).ends(0, "1 records replayed in place")
+    run("verify").ends(0)
+    run("show", resource.noun, OWN, id_).ends(0, f"version 1 at {client.leadview.prefix}{resource.topic}:")
 
 
 def dropped(client: Client) -> None:
-    done = client.leadview.run("drop")
-    assert "generation 1 dropped" in done
+    client.leadview.run("drop").ends(0, "generation 1 dropped")
     assert list(client.leadview.redis.scan_iter(pattern(1))) == []
 
 

@@ -1,6 +1,7 @@
 """`show key` and `show organization` name the answer that the API gives, and never print a key."""
 
-import orjson
+from itertools import product
+
 import pytest
 
 from projector.operate.explain import stored
@@ -75,16 +76,12 @@ async def test_it_says_what_the_api_answers(
     assert (found.refusal and refusal.check, refusal.id) == (check, subject)
     assert (check == "used up") == bool(refusal.bucket and refusal.bucket.scope == "key")
     organization = await stored.read_organization(projection.store, settings, crm.ORGANIZATION)
-    if answer.status in (403, 503):
-        assert organization.refusal == found.refusal
-    else:
-        assert organization.refusal is None
-    for asked in ({"key_hash": HASH}, {"id": crm.API_KEY}):
-        for slowly in (False, True):
-            async for place in stored.search(projection.store, **asked, patient=slowly):
-                assert place == stored.FoundAt(resources.API_KEY, OWNER)
-                by = await stored.read_key(projection.store, settings, place.owner, **asked)
-                assert (by.refusal and by.refusal.check, by.hash) in ((check, HASH), (check, None))
+    assert organization.refusal == (found.refusal if answer.status in (403, 503) else None)
+    for asked, slowly in product(({"key_hash": HASH}, {"id": crm.API_KEY}), (False, True)):
+        async for place in stored.search(projection.store, **asked, patient=slowly):
+            assert place == stored.FoundAt(resources.API_KEY, OWNER)
+            by = await stored.read_key(projection.store, settings, place.owner, **asked)
+            assert (by.refusal and by.refusal.check, by.hash) in ((check, HASH), (check, None))
 
 
 @pytest.mark.parametrize("slowly", [False, True])
@@ -101,8 +98,7 @@ async def test_everything_is_found_by_its_id_alone(projection: Projection, slowl
 @pytest.mark.long
 @pytest.mark.apache
 def test_no_command_prints_a_key(leadview: Leadview) -> None:
-    bad = crm.Message(resources.API_KEY, API_KEY.key, b"no JSON")
-    leadview.serve(ORGANIZATION, API_KEY, bad)
+    leadview.serve(ORGANIZATION, API_KEY, crm.Message(resources.API_KEY, API_KEY.key, b"no JSON"))
     other = mint(crm.OTHER_ORGANIZATION, "8" * 30)
     for words, stdin, status, parts in (
         (["-"], f"{KEY}\n", 0, ["passes all checks", HASH, crm.API_KEY, crm.ORGANIZATION, "API access", "100 left"]),
@@ -116,21 +112,15 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
         (["Bearer", KEY], "", 2, ["`show key -` reads it from standard input"]),
         ([HASH, HASH], "", 2, ["name one key"]),
     ):
-        done = leadview.call("show", "key", *words, stdin=stdin)
-        assert done.status == status, done.output
-        for part in parts:
-            assert part in done, (words, part, done.output)
+        done = leadview.call("show", "key", *words, stdin=stdin).ends(status, *parts)
         assert not any(secret in done for secret in (KEY[8:], KEY[:-1], other)), done.output
-    done = leadview.call("show", "organization", KEY)
-    assert done.status == 2
-    assert KEY not in done
-    done = leadview.call("show", "organization", crm.ORGANIZATION)
-    assert "passes all checks" in done
-    assert "403 api_access_disabled" in leadview.call("show", "organization", crm.OTHER_ORGANIZATION)
-    assert "not served" in leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD)
+    assert KEY not in leadview.call("show", "organization", KEY).ends(2)
+    leadview.call("show", "organization", crm.ORGANIZATION).ends(0, "passes all checks")
+    leadview.call("show", "organization", crm.OTHER_ORGANIZATION).ends(0, "403 api_access_disabled")
+    leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD).ends(0, "not served")
     assert "not served" not in leadview.call("show", "lead", crm.ORGANIZATION, crm.LEAD)
-    [found] = orjson.loads(leadview.call("show", "key", "-", "--json", stdin=KEY).stdout)
+    [found] = leadview.call("show", "key", "-", "--json", stdin=KEY).json
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")
-    refused = orjson.loads(leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
-    assert [refused["refusal"][name] for name in ("row", "status", "error")] == ["6", 403, "api_access_disabled"]
-    assert refused["refusal"]["why"]
+    refused = leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").json
+    *known, why = (refused["refusal"][name] for name in ("row", "status", "error", "why"))
+    assert (known, bool(why)) == (["6", 403, "api_access_disabled"], True)

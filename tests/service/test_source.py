@@ -75,8 +75,7 @@ async def test_what_was_read_before_a_rebalance_is_no_position(kafka: Kafka, top
             await source.seek({leads: RECORDS})
         source.join()
         await eventually(lambda: leads in source.assigned(), "the partition is assigned again")
-        assert source.unpositioned() == [leads]
-        assert source.position(leads) is None
+        assert (source.unpositioned(), source.position(leads)) == ([leads], None)
         assert await source.poll(RECORDS, 0) == {}
 
 

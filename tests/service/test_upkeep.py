@@ -4,7 +4,9 @@ Each moment of a job is held by a proxy in front of Redis, which holds back a re
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from types import NoneType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ from projector.ledger import copies
 from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
 from projector.line.line import without_deleted
+from projector.record import Record
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
@@ -48,20 +51,21 @@ class Stubborn(Store):
     """A store whose calls may swallow a cancellation, as those that use asyncio.wait_for of Python 3.11 may."""
 
     async def run(self, commands: Any, **named: Any) -> list[Any]:
-        try:
-            return await super().run(commands, **named)
-        except asyncio.CancelledError:
-            return [0] * len(commands)
+        return await _stubbornly(super().run(commands, **named), len(commands))
 
     async def ask(self, commands: Any, **named: Any) -> list[Any]:
-        try:
-            return await super().ask(commands, **named)
-        except asyncio.CancelledError:
-            return [0] * len(commands)
+        return await _stubbornly(super().ask(commands, **named), len(commands))
+
+
+async def _stubbornly(call: Awaitable[list[Any]], replies: int) -> list[Any]:
+    try:
+        return await call
+    except asyncio.CancelledError:
+        return [0] * replies
 
 
 class World:
-    """A projection, and a projector whose way to Redis is a proxy."""
+    """A projection in which an organization with a lead was deleted, and a projector whose way to Redis is a proxy."""
 
     def __init__(self, projection: Projection, proxy: FaultyProxy) -> None:
         self.projection = projection
@@ -71,20 +75,20 @@ class World:
         self.store = Stubborn(self.settings)
         self.writing = Writing(self.store, Sessions(self.store))
 
-    async def deleted_organization(self) -> None:
-        """Store an organization with a lead, and delete the organization."""
-        await self.projection.apply(crm.organization(1).record(0), crm.lead(1).record(0))
-        await self.projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
-
     def hold(self, request: bytes | None) -> None:
         self.proxy.faults = Faults(held=request)
 
-    async def run_until(self, holding: bytes) -> asyncio.Task[None]:
-        """Start all jobs. Returns when a request with these bytes is held back."""
-        self.hold(holding)
+    @asynccontextmanager
+    async def jobs_held_at(self, request: bytes, outcome: type = NoneType) -> AsyncIterator[None]:
+        """Run all jobs. The block begins when a request with these bytes is held back. After it they end, perhaps with
+        an error of this type."""
+        self.hold(request)
         running = asyncio.create_task(jobs.run_all(self.writing, self.settings))
         await eventually(lambda: self.proxy.holding == 1, "the request is held back")
-        return running
+        yield
+        self.hold(None)
+        [ended] = await asyncio.gather(running, return_exceptions=True)
+        assert type(ended) is outcome, ended
 
     def left(self) -> list[bytes]:
         return list(self.client.scan_iter(names.of_organization(OWNER)))
@@ -97,27 +101,22 @@ async def world(redis_server: RedisService, monkeypatch: pytest.MonkeyPatch) -> 
     with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
         async with open_projection(redis_server) as projection:
             world = World(projection, proxy)
-            try:
-                yield world
-            finally:
-                proxy.faults = Faults()
-                await world.store.close()
+            await projection.apply(crm.organization(1).record(0), crm.lead(1).record(0))
+            await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+            yield world
+            proxy.faults = Faults()
+            await world.store.close()
 
 
 async def test_an_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> None:
     """A key is written when its only SCAN has ended: by a program of an older version, or on its way for long."""
-    await world.deleted_organization()
-    running = await world.run_until(holding=LEAD)
-    world.client.zadd(names.contact_leads(OWNER, generation(1), crm.OTHER_CONTACT), {"a lead": 1})
-    world.hold(None)
-    await running
-    assert world.left() == []
-    assert world.projection.jobs() == set()
+    async with world.jobs_held_at(LEAD):
+        world.client.zadd(names.contact_leads(OWNER, generation(1), crm.OTHER_CONTACT), {"a lead": 1})
+    assert (world.left(), world.projection.jobs()) == ([], set())
 
 
 async def test_a_corrupted_lead_is_erased(world: World) -> None:
     """It names no contact, with whose index it could be deleted."""
-    await world.deleted_organization()
     world.client.setrange(LEAD, STORED_CONTACT_ID.start, "not the id of a contact")
     await jobs.run_all(world.writing, world.settings)
     assert world.left() == []
@@ -125,37 +124,28 @@ async def test_a_corrupted_lead_is_erased(world: World) -> None:
 
 async def test_a_job_that_becomes_due_while_another_ends_is_not_lost(world: World) -> None:
     """The organization is created and deleted again before the job is removed, and then the projector dies."""
-    await world.deleted_organization()
     ended = world.projection.jobs()
-    running = await world.run_until(holding=b"SREM")
-    await world.projection.apply(crm.organization(3).record(2), crm.lead(1).record(0))
-    await world.projection.apply(crm.deleted(resources.ORGANIZATION, 4).record(3))
-    world.client.srem(names.JOBS, *ended)  # the request arrives, and nothing after it
-    world.proxy.reset_all()
-    with pytest.raises(Unavailable):
-        await running
-    world.hold(None)
+    async with world.jobs_held_at(b"SREM", Unavailable):
+        await world.projection.apply(crm.organization(3).record(2), crm.lead(1).record(0))
+        await world.projection.apply(crm.deleted(resources.ORGANIZATION, 4).record(3))
+        world.client.srem(names.JOBS, *ended)  # the request arrives, and nothing after it
+        world.proxy.reset_all()
     world.client.delete(LOCK)
     await jobs.run_all(world.writing, world.settings)
-    assert world.left() == []
-    assert world.client.getrange(OWNER, 22, 22) == b"-"
+    assert (world.left(), world.client.getrange(OWNER, 22, 22)) == ([], b"-")
 
 
 async def test_a_lock_is_held_for_as_long_as_the_work_takes(world: World) -> None:
     """It would expire soon if its holder died, or if it were restored with an old state of Redis."""
-    await world.deleted_organization()
-    running = await world.run_until(holding=LEAD)
     assert 3 * RENEW_SECONDS <= LOCK_SECONDS <= 10
-    assert 0 < world.client.ttl(LOCK) <= LONG_SECONDS
-    world.client.expire(LOCK, 2 * LONG_SECONDS)
-    await eventually(lambda: 0 < world.client.ttl(LOCK) <= LONG_SECONDS, "it is renewed")
-    world.hold(None)
-    await running
+    async with world.jobs_held_at(LEAD):
+        assert 0 < world.client.ttl(LOCK) <= LONG_SECONDS
+        world.client.expire(LOCK, 2 * LONG_SECONDS)
+        await eventually(lambda: 0 < world.client.ttl(LOCK) <= LONG_SECONDS, "it is renewed")
     assert not world.client.exists(LOCK)
 
 
 async def test_a_job_that_another_projector_runs_is_left_to_it(world: World) -> None:
-    await world.deleted_organization()
     world.client.set(LOCK, ANOTHER, ex=3600)
     await jobs.run_all(world.writing, world.settings)
     assert world.client.exists(LEAD)
@@ -166,13 +156,10 @@ async def test_a_lock_that_was_lost_is_left_to_its_next_holder(world: World) -> 
     """The projector was suspended for so long that the lock expired, and another one took it: it is neither renewed nor
     released.
     """
-    await world.deleted_organization()
-    running = await world.run_until(holding=LEAD)
-    world.hold(names.PREFIX)  # all requests from now on: the next one renews the lock
-    await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
-    world.client.set(LOCK, ANOTHER, ex=2 * LONG_SECONDS)
-    world.hold(None)
-    await running
+    async with world.jobs_held_at(LEAD):
+        world.hold(names.PREFIX)  # all requests from now on: the next one renews the lock
+        await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
+        world.client.set(LOCK, ANOTHER, ex=2 * LONG_SECONDS)
     assert world.client.get(LOCK) == ANOTHER
     assert world.client.ttl(LOCK) > LONG_SECONDS
 
@@ -180,14 +167,11 @@ async def test_a_lock_that_was_lost_is_left_to_its_next_holder(world: World) -> 
 @without_leftover_tasks
 async def test_a_lock_is_not_renewed_any_more_when_its_job_has_ended(world: World) -> None:
     """The job ends while a renewal is on its way, which swallows a cancellation."""
-    await world.deleted_organization()
-    running = await world.run_until(holding=LEAD)
-    world.hold(names.PREFIX)
-    await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
-    world.hold(expire_lock.sha)
-    await eventually(lambda: not world.projection.jobs(), "the job has ended")
-    world.hold(None)
-    await running
+    async with world.jobs_held_at(LEAD):
+        world.hold(names.PREFIX)
+        await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
+        world.hold(expire_lock.sha)
+        await eventually(lambda: not world.projection.jobs(), "the job has ended")
     assert not world.client.exists(LOCK)
 
 
@@ -225,13 +209,10 @@ async def test_a_bad_event_that_may_recreate_an_organization_stays_a_dead_letter
 
 async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organization(world: World) -> None:
     """The replay may have stored them again by now."""
-    await world.deleted_organization()
     own = f"{crm.ORGANIZATION}:{crm.LEAD}"
     await dead_letters.park(world.projection.store, [letter(own)])
-    running = await world.run_until(holding=b"HSCAN")
-    await apply(world.projection.store, [intent_of(crm.organization(3).record(2))], ids(1))
-    world.hold(None)
-    await running
+    async with world.jobs_held_at(b"HSCAN"):
+        await apply(world.projection.store, [intent_of(crm.organization(3).record(2))], ids(1))
     assert keys_of_letters(world.projection) == {own}
 
 
@@ -242,8 +223,7 @@ async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
     projection.client.set(LEAD, "left over")
     await projection.store.add_jobs([ERASE])
     await jobs.run_all(projection.writing, projection.settings)
-    assert not projection.client.exists(LEAD)
-    assert projection.jobs() == set()
+    assert (projection.client.exists(LEAD), projection.jobs()) == (0, set())
 
 
 class Kept:
@@ -257,6 +237,11 @@ class Kept:
         self.writing = Writing(store, Sessions(store))
         self.turn = Keeper(settings, self.writing)._turn
 
+    async def apply(self, *records: Record) -> None:
+        """Write these records, one batch each."""
+        for record in records:
+            await apply(self.store, [intent_of(record)], ids(1))
+
     def apply_all(self) -> None:
         """Store the positions of lines that have applied everything that is published."""
         for partition, end in self.leadview.topics.end_offsets.items():
@@ -267,10 +252,8 @@ class Kept:
 async def kept(leadview: Leadview) -> AsyncIterator[Kept]:
     settings = load(ProjectorSettings, leadview.environment())
     store = Store(settings)
-    try:
-        yield Kept(leadview, store, settings)
-    finally:
-        await store.close()
+    yield Kept(leadview, store, settings)
+    await store.close()
 
 
 @pytest.mark.apache
@@ -314,8 +297,7 @@ async def test_a_shard_is_complete_while_an_organization_is_still_replayed(kept:
     """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
     kept.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
     await copies.current(kept.store)
-    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
-    await apply(kept.store, [intent_of(crm.organization(2).record(1))], ids(1))
+    await kept.apply(crm.deleted(resources.ORGANIZATION, 1).record(0), crm.organization(2).record(1))
     assert kept.redis.smembers(names.JOBS)
     kept.apply_all()
     await kept.turn()
@@ -343,17 +325,16 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dr
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
     await control.complete(kept.store)
     kept.leadview.publish_all(messages)
-    intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
-    await apply(kept.store, [intent_of(crm.organization(1).record(0)), *intents], ids(1))
+    await kept.apply(crm.organization(1).record(0), *(each.record(at) for at, each in enumerate(messages)))
     before = stored.values(kept.redis)
-    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], ids(1))
+    await kept.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     assert await jobs._drop(kept.store, OWNER, [dropped]) > 0
-    await apply(kept.store, [intent_of(crm.organization(3).record(2))], ids(1))
+    await kept.apply(crm.organization(3).record(2))
     await jobs.run_all(kept.writing, kept.settings)
     stored.assert_consistent(kept.redis)
     assert stored.documents(kept.redis).keys() == before.keys()
     assert kept.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
-    await apply(kept.store, [intent_of(crm.contact(2, first_name="Grace").record(9))], ids(1))
+    await kept.apply(crm.contact(2, first_name="Grace").record(9))
     stored.assert_consistent(kept.redis)
 
 
@@ -363,11 +344,9 @@ async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Ke
     bad = msgspec.structs.replace(crm.lead(1), value=b"{")
     others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
     [record] = [record for record in kept.leadview.publish(bad, others) if record.key == bad.key]
-    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
-    await jobs.run_all(kept.writing, kept.settings)
-    await apply(kept.store, [intent_of(crm.organization(2).record(1))], ids(1))
-    await jobs.run_all(kept.writing, kept.settings)
+    for event in (crm.deleted(resources.ORGANIZATION, 1).record(0), crm.organization(2).record(1)):
+        await kept.apply(event)
+        await jobs.run_all(kept.writing, kept.settings)
     field = names.dead_letter(record.topic, record.partition, record.offset)
     assert list(kept.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]
-    assert kept.redis.getrange(OWNER, 0, 0) == b"L"
-    assert kept.redis.getrange(OWNER, 22, 22) == b"-"
+    assert (kept.redis.getrange(OWNER, 0, 0), kept.redis.getrange(OWNER, 22, 22)) == (b"L", b"-")

@@ -1,15 +1,16 @@
-"""`verify` finds every planted difference and nothing else, at once and continuously, also during live writes; and what
-is repaired in place.
+"""`verify` finds every planted difference and nothing else, at once and continuously, also during live writes: of
+documents, and of organizations and API keys (`--access`). And what is repaired in place.
 """
 
 import os
 import signal
+import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -17,7 +18,7 @@ from projector.verify import rolling
 from projector.verify.rolling import Budget
 from schemas import names, resources
 from schemas.control import number_of
-from schemas.layouts import ACCESS, KEY_EXPIRY
+from schemas.layouts import ACCESS, KEY_EXPIRY, LIMITS
 from tests.chaos.core import writer_to
 from tests.chaos.reader import readers_of
 from tests.harness import crm, metrics_port
@@ -84,6 +85,13 @@ class Planter:
     def lost_from_index(self) -> None:
         self._redis.setrange(self.contact(9), 37, bytes(28))
 
+    def several(self) -> None:
+        self.missing()
+        self.corrupted_byte()
+        self.evicted_contact()
+        self.wrong_summary()
+        self.lost_from_index()
+
 
 PLANTED = {
     ("contacts", IDS[0], ("first_name",)): Planter.changed_value,
@@ -116,12 +124,12 @@ def victims(*leads: str) -> list[crm.Message]:
 Found = tuple[str, str, tuple[str, ...]]
 
 
-def differences(report: dict[str, Any]) -> set[Found]:
-    """Returns the examples of the report, which must be all that it counted: it keeps ten at most. All are of one
-    organization.
+def differences(report: dict[str, Any], organizations: Iterable[str] = (OTHER,)) -> set[Found]:
+    """Returns the examples of the report, which must be all that it counted: it keeps ten at most. They are of these
+    organizations.
     """
     found = {(each["kind"], each["id"], tuple(each["fields"])) for each in report["examples"]}
-    assert {each["organization"] for each in report["examples"]} == {OTHER}
+    assert {each["organization"] for each in report["examples"]} == {*organizations}
     assert len(found) == report["differences"] == report["missing"] + report["extra"] + report["changed"]
     return found
 
@@ -132,17 +140,20 @@ def by_field(found: Iterable[Found]) -> Counter[str]:
 
 def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
     done = leadview.run("verify", "--json", *words)
-    return done.status, orjson.loads(done.stdout)
+    assert done.stdout, done.output
+    return done.status, done.json
+
+
+def counted(report: dict[str, Any]) -> list[int]:
+    return [report[name] for name in ("missing", "extra", "changed", "allowed")]
 
 
 @pytest.mark.long
 def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
     writer = writer_to(leadview, 200, leads=400, contacts=150)
     leadview.serve(*victims(*IDS[:5], *IDS[6:8], IDS[9]))
-    writer.start()
-    try:
-        done = leadview.run("rebuild", "--max-latency", "0")
-        assert done.status == 0, done.output
+    with writer:
+        leadview.run("rebuild", "--max-latency", "0").ends(0)
         for words in ((), ("--next",), ("--next",)):
             status, report = verify(leadview, *words)
             assert (status, report["differences"], report["examples"]) == (0, 0, []), "no false alarm"
@@ -151,33 +162,21 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
 
         plant(leadview, 2)
         status, report = verify(leadview, "--next")
-        assert status == 1
-        assert differences(report) == PLANTED.keys()
-        assert (report["missing"], report["extra"], report["changed"], report["allowed"]) == (3, 1, 4, 0)
+        assert (status, differences(report), counted(report)) == (1, {*PLANTED}, [3, 1, 4, 0])
         assert report["by_field"] == by_field(PLANTED)
 
         plant(leadview, 1)
         Planter(leadview, 1).lost_from_index()
         status, report = verify(leadview)
-        assert status == 1
-        assert differences(report) == {*PLANTED, INDEX}
-        assert (report["missing"], report["extra"], report["changed"], report["allowed"]) == (3, 1, 5, 0)
+        assert (status, differences(report), counted(report)) == (1, {*PLANTED, INDEX}, [3, 1, 5, 0])
         assert report["by_field"] == by_field({*PLANTED, INDEX})
-        _assert_bounds(leadview)
-        done = leadview.run("promote", "--force")
-        assert done.status == 0, done.output
+        status, report = verify(leadview, "--threshold", "8", "--allow", "leads.version")
+        assert (status, report["differences"], report["allowed"]) == (0, 8, 1)
+        status, report = verify(leadview, "--sample", "0.5", "--threshold", "9")
+        assert (status, differences(report) < {*PLANTED, INDEX}) == (0, True)
+        assert 100 < report["checked"]["leads"] < 310
+        leadview.run("promote", "--force").ends(0)
         assert number_of(leadview.state().live) == 2
-    finally:
-        writer.stop()
-
-
-def _assert_bounds(leadview: Leadview) -> None:
-    status, report = verify(leadview, "--threshold", "8", "--allow", "leads.version")
-    assert (status, report["differences"], report["allowed"]) == (0, 8, 1)
-    status, report = verify(leadview, "--sample", "0.5", "--threshold", "9")
-    assert status == 0
-    assert differences(report) < {*PLANTED, INDEX}
-    assert 100 < report["checked"]["leads"] < 310
 
 
 def test_repaired_in_place(leadview: Leadview) -> None:
@@ -187,15 +186,13 @@ def test_repaired_in_place(leadview: Leadview) -> None:
     with leadview.api(api_redis_timeout=PATIENCE_SECONDS) as api, readers_of(writer, api.port):
         spoiled = Planter(leadview, 1)
 
+        rebuild = partial(leadview.run, "rebuild", "--organization", OTHER)
         spoiled.changed_value()
-        done = leadview.run("rebuild", "--organization", OTHER, "--contact", IDS[0])
-        assert done.status == 0, done.output
+        rebuild("--contact", IDS[0]).ends(0)
         assert verify(leadview)[1]["differences"] == 0, "the lead shows the contact again as well"
 
         before = _organization(leadview)
-        for spoil in (Planter.missing, Planter.corrupted_byte, Planter.evicted_contact, Planter.wrong_summary):
-            spoil(spoiled)
-        spoiled.lost_from_index()
+        spoiled.several()
         leadview.redis.set(spoiled.lead(3), b"rubbish")
         leadview.redis.setrange(spoiled.lead(8), 40 + 116, b"\xff")  # inside the contact's id
         assert differences(verify(leadview)[1]) == {
@@ -208,40 +205,21 @@ def test_repaired_in_place(leadview: Leadview) -> None:
             ("leads", IDS[3], ("missing",)),  # what is not a document counts as none
             ("leads", IDS[8], ("unreadable",)),
         }
-        done = leadview.run("rebuild", "--organization", OTHER)
-        assert "20 records replayed in place" in done
-        assert verify(leadview)[1]["differences"] == 0
-        assert _organization(leadview) == before
-
-        done = leadview.run("rebuild", "--organization", OTHER, "--lead", crm.uuid(0x5FFF))
-        assert done.status == 1
-        assert "the topics hold no record of it" in done
+        rebuild().ends(0, "20 records replayed in place")
+        assert (verify(leadview)[1]["differences"], _organization(leadview)) == (0, before)
+        rebuild("--lead", crm.uuid(0x5FFF)).ends(1, "the topics hold no record of it")
     assert numbers(leadview.state().known) == [1]
-    _assert_shown(leadview)
+    # `show` prints the document, the events that wrote it and its dead letters.
+    bad = crm.Message(resources.LEAD, crm.message_key(resources.LEAD, OTHER, IDS[2]), b"no JSON")
+    leadview.publish(bad)
+    leadview.wait_until_current()
+    parts = ("generation 1 (live)", "version 1 at", '"quote_total": 12.5', 'W/"', "Ada 2", "dead letter")
+    leadview.run("show", "lead", OTHER, IDS[2]).ends(0, *parts, f"{leadview.prefix}leads:")
 
 
 def _organization(leadview: Leadview) -> dict[bytes, Any]:
     keys = sorted(leadview.redis.scan_iter(match=names.organization(crm.ORGANIZATION) + b"1[lc]*"))
     return {key: leadview.redis.get(key) for key in keys}
-
-
-def _assert_shown(leadview: Leadview) -> None:
-    """`show` prints the document, the events that wrote it and its dead letters."""
-    bad = crm.Message(resources.LEAD, crm.message_key(resources.LEAD, OTHER, IDS[2]), b"no JSON")
-    leadview.publish(bad)
-    leadview.wait_until_current()
-    done = leadview.run("show", "lead", OTHER, IDS[2])
-    assert done.status == 0, done.output
-    for part in (
-        "generation 1 (live)",
-        "version 1 at",
-        '"quote_total": 12.5',
-        'W/"',
-        "Ada 2",
-        "dead letter",
-        ":leads:",
-    ):
-        assert part.replace(":leads:", f"{leadview.prefix}leads:") in done, part
 
 
 REVOKED, HASH = crm.uuid(0xF77), crm.key_hash(77)
@@ -286,25 +264,18 @@ def test_continuously(leadview: Leadview) -> None:
                 crm.api_key(id=organization, organization_id=organization, hash=crm.key_hash(500 + number)),
             )
     leadview.serve()
-    writer.start()
-    verification = Verification(leadview)
-    try:
+    with writer:
+        verification = Verification(leadview)
         wait_until(lambda: verification.has_passed(0), "every partition was read", 180)
         assert verification.metric("differences") == 0, verification.log()
         assert verification.metric("records") > 100
         assert metrics_port.ask(verification.port, "/healthz")[0] == 200
         assert metrics_port.metric(verification.port, "leadview_projector_dead_letters") is None, "it cannot know it"
         _plant_more(leadview)
-        planted = {IDS[1], IDS[2], IDS[4], IDS[5], IDS[7], IDS[9], DELETED, REVOKED, crm.uuid(0xA07)}
-        for id_ in planted:
-            wait_until(lambda id_=id_: f'"entity":"{id_}"' in verification.log(), f"{id_} is found", 180)  # type: ignore[misc]
         # A turn that began while this was being planted has seen a part of it. A later one sees all.
-        wait_until(lambda: not _unnamed(verification.log()), "every field is named", 180)
-    finally:
-        writer.stop()
-    assert verification.metric("differences") >= len(planted)
+        wait_until(lambda: not _unnamed(verification.log()), lambda: f"{_unnamed(verification.log())} are named", 360)
+    assert verification.metric("differences") >= len(NAMED)
     assert "Ada" not in verification.log()
-    assert not _unnamed(verification.log()), verification.log()
     os.kill(verification.child.pid, signal.SIGTERM)
     assert verification.child.wait(60) == 1
 
@@ -312,9 +283,7 @@ def test_continuously(leadview: Leadview) -> None:
 def _plant_more(leadview: Leadview) -> None:
     planter, redis = Planter(leadview, 1), leadview.redis
     planter.changed_value()
-    for spoil in (Planter.missing, Planter.corrupted_byte, Planter.evicted_contact, Planter.wrong_summary):
-        spoil(planter)
-    planter.lost_from_index()
+    planter.several()
     redis.setrange(planter.lead(1), 1, bytes(7))  # an older version
     restored = names.document(resources.LEAD, OWNER, leadview.generation(1), DELETED)
     redis.setrange(restored, 0, b"L" + (1).to_bytes(7, "little"))  # as if the delete had never been applied
@@ -322,19 +291,114 @@ def _plant_more(leadview: Leadview) -> None:
     redis.setrange(names.organization(crm.uuid(0xA07)), ACCESS.start, b"0")
 
 
-def _unnamed(log: str) -> list[tuple[str, str]]:
-    """Returns which of the planted differences the log does not name."""
-    planted = (
-        (IDS[1], "version"),
-        (IDS[2], "missing"),
-        (IDS[4], "content"),
-        (IDS[5], "missing"),
-        (IDS[9], "index"),
-        (DELETED, "extra"),
-        (REVOKED, "status"),
-        (crm.uuid(0xA07), "api_access"),
+NAMED = {
+    IDS[1]: "version",
+    IDS[2]: "missing",
+    IDS[4]: "content",
+    IDS[5]: "missing",
+    IDS[7]: "contact",
+    IDS[9]: "index",
+    DELETED: "extra",
+    REVOKED: "status",
+    crm.uuid(0xA07): "api_access",
+}
+"""The planted differences that the log names, by their entity."""
+
+
+def _unnamed(log: str) -> list[str]:
+    """Returns of which entities the log does not name the difference."""
+    return [entity for entity, field in NAMED.items() if f'"entity":"{entity}","fields":["{field}"]' not in log]
+
+
+ORGANIZATIONS = [crm.uuid(0xA00 + number) for number in range(12)]
+KEYS = [crm.uuid(0xF00 + number) for number in range(12)]
+OWNERS = [names.organization(organization) for organization in ORGANIZATIONS]
+
+
+def key_hash(number: int) -> str:
+    return crm.key_hash(100 + number)
+
+
+def record(number: int) -> bytes:
+    return names.api_key(OWNERS[number], key_hash(number))
+
+
+def entity(number: int) -> bytes:
+    return names.api_key_entity(OWNERS[number], KEYS[number])
+
+
+def changed(number: int, version: int = 1, **fields: Any) -> list[crm.Message]:
+    own: dict[str, Any] = {"organization_id": ORGANIZATIONS[number]}
+    return [
+        crm.organization(version, id=ORGANIZATIONS[number], **own),
+        crm.api_key(version, id=KEYS[number], hash=key_hash(number), **own, **fields),
+    ]
+
+
+PLANTED_ACCESS: dict[Found, Callable[[Any], Any]] = {
+    ("organizations", ORGANIZATIONS[0], ("api_access",)): lambda redis: redis.setrange(OWNERS[0], ACCESS.start, b"0"),
+    ("organizations", ORGANIZATIONS[1], ("rate_limits",)): lambda redis: redis.setrange(OWNERS[1], LIMITS.start, b"x"),
+    ("organizations", ORGANIZATIONS[2], ("missing",)): lambda redis: redis.delete(OWNERS[2]),
+    ("organizations", ORGANIZATIONS[3], ("version",)): lambda redis: redis.setrange(OWNERS[3], 1, b"\x09"),
+    ("api-keys", KEYS[4], ("missing",)): lambda redis: redis.delete(entity(4)),
+    ("api-keys", f"hash {key_hash(5)}", ("missing",)): lambda redis: redis.delete(record(5)),
+    ("api-keys", f"hash {key_hash(6)}", ("status",)): lambda redis: redis.setrange(
+        record(6), KEY_EXPIRY.start, bytes(6)
+    ),
+    ("api-keys", f"hash {key_hash(99)}", ("extra",)): lambda redis: redis.copy(
+        record(7), names.api_key(OWNERS[7], key_hash(99))
+    ),
+    ("organizations", crm.uuid(0xAFF), ("extra",)): lambda redis: redis.copy(
+        OWNERS[8], names.organization(crm.uuid(0xAFF))
+    ),
+}
+"""Each spoils another organization. Key 6 is revoked: without the mark it would pass."""
+
+
+def test_access_is_verified(leadview: Leadview) -> None:
+    for number in range(12):
+        leadview.publish(*changed(number))
+    leadview.publish(
+        crm.api_key(2, id=KEYS[6], hash=key_hash(6), organization_id=ORGANIZATIONS[6], status="revoked"),
+        crm.api_key(id=crm.uuid(0xFFF), hash=key_hash(9), organization_id=ORGANIZATIONS[9], expires_at=crm.at(9)),
+        crm.deleted(resources.API_KEY, 2, KEYS[10], ORGANIZATIONS[10]),
+        crm.deleted(resources.ORGANIZATION, 2, organization_id=ORGANIZATIONS[11]),
+        crm.organization(),  # the one that changes below
     )
-    return [(entity, field) for entity, field in planted if f'"entity":"{entity}","fields":["{field}"]' not in log]
+    leadview.serve()
+    wait_until(lambda: not leadview.redis.exists(names.JOBS), "the deleted organization is erased")
+    stop = threading.Event()
+    changing = threading.Thread(target=_keep_changing, args=(leadview, stop))
+    changing.start()
+    try:
+        for _ in range(3):
+            status, report = verify(leadview, "--access")
+            assert (status, report["differences"], report["examples"]) == (0, 0, []), "no false alarm"
+            assert report["checked"]["organizations"] == 12
+            assert report["checked"]["api-keys"] in (11, 12), "one is deleted and created again and again"
+        for spoil in PLANTED_ACCESS.values():
+            spoil(leadview.redis)
+        status, report = verify(leadview, "--access")
+        assert (status, differences(report, {*ORGANIZATIONS[:8], crm.uuid(0xAFF)})) == (1, {*PLANTED_ACCESS})
+    finally:
+        stop.set()
+        changing.join()
+    said = (f"api-keys {ORGANIZATIONS[6]} hash {key_hash(6)}: status", "9 differ: 3 missing, 2 extra, 4 changed")
+    leadview.run("verify", "--access").ends(1, *said)
+
+
+def _keep_changing(leadview: Leadview, stop: threading.Event) -> None:
+    """Change an organization and its key again and again: access, the hash, whether it exists at all."""
+    version = 1
+    while not stop.wait(0.01):
+        version += 1
+        leadview.publish(
+            crm.organization(version, api_access=version % 2 == 0),
+            crm.api_key(3 * version, hash=crm.key_hash(version % 3)),
+            crm.api_key(3 * version + 1, hash=crm.key_hash(version % 5), status="revoked"),
+            *([crm.deleted(resources.API_KEY, 3 * version + 2)] if version % 4 == 0 else []),
+        )
+    leadview.publish(crm.organization(version + 1), crm.api_key(3 * version + 3))
 
 
 def test_the_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

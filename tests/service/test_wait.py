@@ -94,12 +94,8 @@ def test_the_command(leadview: Leadview) -> None:
     def wait(version: int, **settings: str) -> Finished:
         return leadview.call("wait", "lead", *LEAD, "--version", str(version), "--timeout", "0", **settings)
 
-    def says(version: int, status: int, *said: str, **settings: str) -> None:
-        done = wait(version, **settings)
-        assert (done.status, [part for part in said if part not in done]) == (status, []), done.output
-
     topic = leadview.topics.name(resources.LEAD)
-    says(1, 1, "Redis is empty", "no projector is running")
+    wait(1).ends(1, "Redis is empty", "no projector is running")
     first = leadview.start("wait", "lead", *LEAD, "--version", "2", "--timeout", "1000")
     projector = leadview.start("run")
     leadview.publish(crm.organization(), crm.lead(1))
@@ -111,24 +107,24 @@ def test_the_command(leadview: Leadview) -> None:
     leadview.wait_until_current()
     lead = f"generation 1 (live): version 2 at {topic}:"
     wait_until(lambda: "brought this version" in wait(9), "the projector is alive")
-    says(9, 1, lead, "lag 0", f"message key {':'.join(LEAD)} brought this version")
+    wait(9).ends(1, lead, "lag 0", f"message key {':'.join(LEAD)} brought this version")
 
     [bad] = leadview.publish(crm.lead(3, stage="WRONG"))
     leadview.wait_until_current()
     place = f"{bad.topic}:{bad.partition}:{bad.offset}"
-    says(3, 1, lead, f"dead letter {place}: `$.data.stage` is not valid: allowed are ACCEPTED")
+    wait(3).ends(1, lead, f"dead letter {place}: `$.data.stage` is not valid: allowed are ACCEPTED")
     projector.stop()
     leadview.publish(crm.lead(4))
     at, end = f"{topic}:{bad.partition}: position {bad.offset + 1}", f"end offset {bad.offset + 2}, lag 1"
-    says(4, 1, lead, f"{at}, {end}", "no projector is running: nothing is applied")
-    says(4, 1, lead, "Kafka cannot be read: ", kafka_bootstrap_servers="127.0.0.1:1")
-    says(2, 0, kafka_bootstrap_servers="127.0.0.1:1")
-    says(4, 1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL", redis_url="redis://127.0.0.1:1/0")
+    wait(4).ends(1, lead, f"{at}, {end}", "no projector is running: nothing is applied")
+    wait(4, kafka_bootstrap_servers="127.0.0.1:1").ends(1, lead, "Kafka cannot be read: ")
+    wait(2, kafka_bootstrap_servers="127.0.0.1:1").ends(0)
+    wait(4, redis_url="redis://127.0.0.1:1/0").ends(1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL")
 
     leadview.start("run")
     leadview.publish(crm.deleted(resources.LEAD, 5))
     leadview.wait_until_current()
-    says(6, 1, f"generation 1 (live): deleted version 5 at {topic}:")
+    wait(6).ends(1, f"generation 1 (live): deleted version 5 at {topic}:")
     leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
     leadview.wait_until_current()
-    says(6, 1, "The organization is deleted")
+    wait(6).ends(1, "The organization is deleted")

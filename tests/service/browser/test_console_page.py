@@ -5,6 +5,8 @@ that was rolled back, and what it says while the console or Redis is away.
 """
 
 import re
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from devstack.redis_server import RedisServer
 from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
-from tests.harness.chromium import Page
+from tests.harness.chromium import Page, open_page
 from tests.harness.console import axe, find, running_console, says_the_same, type_number
 from tests.harness.leadview import Leadview
 from tests.harness.next_mapping import PROGRAM as NEXT
@@ -22,14 +24,25 @@ from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.apache]
 
-KEY = mint(crm.ORGANIZATION)
-REVOKED = mint(crm.ORGANIZATION)
+KEY, REVOKED = mint(crm.ORGANIZATION), mint(crm.ORGANIZATION)
 HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=alert(1)>"
 TURNED = "abc\u202edef\u2066"
 
 
+@pytest.fixture
+def leadview(leadview_with_own_redis: Leadview) -> Leadview:
+    leadview_with_own_redis.topics.create(partitions=1)
+    return leadview_with_own_redis
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with open_page(tmp_path) as page:
+        page.size(1400)
+        yield page
+
+
 def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
     leads = leadview.topics.name(resources.LEAD)
     leadview.start("run")
     hostile = crm.contact(first_name=HOSTILE, last_name=TURNED + "x" * 10_000, email="a@b.example")
@@ -47,15 +60,12 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
         page.open(console.url)
         page.wait_for("#verdict-text", "all is well")
         wait_until(lambda: re.search(r"data as of\s+\d+:\d\d", page.text("#stage-redis")), "it says Data-As-Of")
-        shown = find(page, f"{crm.ORGANIZATION}:{crm.LEAD}", "was ignored", "contact")
-        assert "Readers see" in shown
-        assert "is what is stored" in shown
+        find(page, f"{crm.ORGANIZATION}:{crm.LEAD}", "was ignored", "contact", "Readers see", "is what is stored")
         page.do("document.querySelectorAll('#answers details').forEach((each) => { each.open = true })")
         text = page.text("#answers")
         assert "document of generation 1 (live)" in text
         assert HOSTILE in text.replace("\\n", "")
-        assert "⟨U+202E⟩" in text
-        assert "\u202e" not in text
+        assert ("⟨U+202E⟩" in text, "\u202e" in text) == (True, False)
         assert page.do("document.querySelectorAll('#answers img, #answers script').length") == 0
         assert page.do("document.documentElement.scrollWidth <= innerWidth"), "a long name makes nothing wider"
         assert axe(page) == []
@@ -77,7 +87,6 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
 
 
 def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization())
     with running_console(leadview) as (_, console):
         page.open(console.url)
@@ -92,11 +101,10 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
         page.wait_for("#moment", "published", "applied")
         page.hover(".plot .u-over")
         page.wait_for(".u-legend", "time", ":")
-        for width in (1400, 900, 360):
-            for dark in (False, True):
-                page.size(width, dark=dark)
-                wait_until(lambda: page.do("document.documentElement.scrollWidth <= innerWidth"), f"it fits {width}")
-                assert axe(page) == [], (width, dark)
+        for width, dark in product((1400, 900, 360), (False, True)):
+            page.size(width, dark=dark)
+            wait_until(lambda: page.do("document.documentElement.scrollWidth <= innerWidth"), f"it fits {width}")
+            assert axe(page) == [], (width, dark)
         page.open(f"{console.url}/docs/runbook.md#redis_full")
         page.wait_for("main", "Redis refuses writes")
         for width in (360, 1400):
@@ -108,13 +116,11 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
 def test_actions_ask_for_the_number(page: Page, leadview: Leadview, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ada:{'a' * 40}\n")
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
-    assert leadview.run("rebuild", "--max-latency", "0").status == 0
+    leadview.run("rebuild", "--max-latency", "0").ends(0)
     words = ("--allow-actions", "--token-file", str(tokens))
     with running_console(leadview, *words, token="a" * 40) as (child, console):
         page.open(console.url)
-        wait_until(lambda: page.do("document.getElementById('login').open"), "it asks for a token")
         log_in(page, "b" * 40)
         page.wait_for("#login-text", "not known")
         log_in(page, "a" * 40)
@@ -122,8 +128,7 @@ def test_actions_ask_for_the_number(page: Page, leadview: Leadview, tmp_path: Pa
         page.wait_for("#generations", "Generation 2", "may be promoted")
         page.do("document.querySelector('button[data-verb=promote]').click()")
         page.wait_for("#confirm-title", "Promote generation 2?")
-        assert page.do("document.getElementById('confirm-yes').disabled")
-        assert axe(page) == []
+        assert (page.do("document.getElementById('confirm-yes').disabled"), axe(page)) == (True, [])
         type_number(page, "3")
         assert page.do("document.getElementById('confirm-yes').disabled")
         type_number(page, "2")
@@ -144,10 +149,9 @@ def log_in(page: Page, token: str) -> None:
 
 def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
     newer = leadview.start("run", command=NEXT)
-    assert leadview.run("rebuild", "--max-latency", "0", command=NEXT).status == 0
+    leadview.run("rebuild", "--max-latency", "0", command=NEXT).ends(0)
     newer.stop()
     with running_console(leadview) as (_, console):
         page.open(console.url)
@@ -166,9 +170,8 @@ def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> No
 
 def test_the_console_and_redis_are_away(page: Page, leadview: Leadview, own_redis: RedisServer) -> None:
     """The page says exactly what `status --json` says, and connects again by itself. What it says in each trouble is in
-    test_console_troubles.py.
+    test_console_pictures.py.
     """
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
     port = free_port()
     with running_console(leadview, port=port) as (_, console):

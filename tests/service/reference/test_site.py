@@ -139,8 +139,7 @@ def test_every_link_leads_somewhere(site: Path) -> None:
 
 
 def test_programs_find_every_page_as_markdown(site: Path) -> None:
-    text = (site / "llms.txt").read_text("utf-8")
-    linked = re.findall(r"\]\(([^)]+)\)", text)
+    linked = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text("utf-8"))
     assert {f"{page.name}.md" for page in pages()} < set(linked)
     assert [name for name in linked if not (site / name).is_file()] == []
 

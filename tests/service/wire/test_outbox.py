@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import pytest
 
-from devstack.jars import JarsMissing
 from schemas import api_keys
 from schemas.resources import CONTACT, LEAD
 from tests.harness import crm
@@ -44,11 +43,8 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def connect(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
-    try:
-        with running_connect(tmp_path_factory.mktemp("connect"), kafka.bootstrap_servers) as connect:
-            yield connect
-    except JarsMissing as error:
-        not_available(str(error))
+    with running_connect(tmp_path_factory.mktemp("connect"), kafka.bootstrap_servers) as connect:
+        yield connect
 
 
 def connector(postgres: Postgres, prefix: str, **changed: str | None) -> Any:

@@ -1,21 +1,31 @@
-"""Producers of others, idempotent as docs/production.md asks: kafkajs, and Apache Kafka's own client in Java.
-
-They publish to the embedded broker of `make run` and to Apache Kafka. `make wire` installs them.
+"""Programs of producers, which `make wire` installs. Clients of others, idempotent as docs/production.md asks: kafkajs,
+and Apache Kafka's own client in Java, which publish to the embedded broker of `make run` and to Apache Kafka. And
+Confluent's own serializer, with the frame of a schema registry. And pre-commit, which checks a repository's events.
 """
 
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import orjson
 import pytest
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.jars import KAFKA, JarsMissing
-from tests.harness.services import Kafka, not_available
+from devstack.jars import KAFKA
+from docs.generate.json_schema import examples
+from schemas import resources
+from tests.harness import crm
+from tests.harness.expected import documents_of
+from tests.harness.leadview import Leadview
+from tests.harness.programs import printed_by
+from tests.harness.services import Kafka
 from tests.harness.topics import records
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.wire
 
@@ -30,12 +40,9 @@ SENT = [(b"a", b'{"n":1}'), (b"b", b'{"n":2}'), (b"a", b'{"n":3}')]
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kafka]:
     """A broker of each kind, with the topic."""
     kind = ApacheKafka if request.param == "apache" else EmbeddedKafka
-    try:
-        with kind.start(tmp_path) as kafka:
-            kafka.create_topic(TOPIC, 1)
-            yield Kafka(request.param, kafka.bootstrap_servers, kafka.create_topic)
-    except JarsMissing as error:
-        not_available(str(error))
+    with kind.start(tmp_path) as kafka:
+        kafka.create_topic(TOPIC, 1)
+        yield Kafka(request.param, kafka.bootstrap_servers, kafka.create_topic)
 
 
 def publish(command: list[str], broker: Kafka) -> subprocess.CompletedProcess[str]:
@@ -66,3 +73,62 @@ def test_java(broker: Kafka) -> None:
     else:
         assert done.returncode == 0, done.stderr
         assert published(broker) == SENT
+
+
+PYTHON = INSTALLED / "bin" / "python"
+EXAMPLE = ROOT / "docs" / "examples" / "publish_with_registry.py"
+SCHEMA = ROOT / "docs" / "schemas" / "crm.lead.changed.json"
+REGISTRY = "mock://in-memory"
+"""The client's own registry in memory. Only the producer asks it: Leadview does not know where it is."""
+
+
+def test_events_in_the_frame_of_a_registry_are_applied(leadview: Leadview) -> None:
+    assert PYTHON.is_file(), "run `make wire`, which installs Confluent's serializer"
+    topic = leadview.topics.name(resources.LEAD)
+    messages = (crm.lead(2, referrer="framed"), crm.lead(3, id=crm.OTHER_LEAD, referrer="with a header"))
+    for message, *flag in ((messages[0],), (messages[1], "--id-in-header")):
+        subprocess.run(
+            [PYTHON, EXAMPLE, leadview.kafka.bootstrap_servers, REGISTRY, topic, SCHEMA, *flag],
+            input=(message.value or b"") + b"\n",
+            check=True,
+            timeout=PATIENCE_SECONDS,
+        )
+    sent = records(leadview.kafka, topic, 2)
+    found = sorted(((record.value or b"")[:1], [name for name, _ in record.headers]) for record in sent)
+    assert found == [(b"\0", []), (b"{", ["__value_schema_id"])]
+    leadview.publish(crm.organization())
+    leadview.start("run")
+    expected = documents_of([message.record(offset) for offset, message in enumerate(messages)])
+    wait_until(lambda: leadview.documents() == expected, "both leads are there")
+
+
+PRE_COMMIT = INSTALLED / "bin" / "pre-commit"
+
+
+def line(**data: object) -> str:
+    event = examples()["crm.organization.changed"]
+    key = event["data"]["organization_id"]
+    return orjson.dumps({"key": key, "value": event | {"data": event["data"] | data}}).decode() + "\n"
+
+
+def test_events_are_checked_before_they_are_committed(tmp_path: Path) -> None:
+    assert PRE_COMMIT.is_file(), "run `make wire`, which installs pre-commit"
+    files = {
+        "events/good.jsonl": line(),
+        "events/bad.jsonl": line() + line(api_access="yes"),
+        "events/mistyped.jsonl": line(api_acces=True),
+        "README.md": "No record is in here.\n",
+    }
+    repository = tmp_path / "producer"
+    for name, text in files.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet", repository], check=True)  # noqa: S607
+    subprocess.run(["git", "add", "."], cwd=repository, check=True)  # noqa: S607
+
+    home = os.environ | {"PRE_COMMIT_HOME": str(tmp_path / "home")}
+    check = partial(printed_by, directory=repository, environment=home)
+    command = [str(PRE_COMMIT), "try-repo", str(ROOT), "leadview-validate", "--files"]
+    refused = re.findall(r"^(events/\S+:\d+): `(\S+)`", check([*command, *files], status=1), re.MULTILINE)
+    assert refused == [("events/bad.jsonl:2", "$.data.api_access"), ("events/mistyped.jsonl:1", "$.data.api_acces")]
+    assert "Passed" in check([*command, "events/good.jsonl", "README.md"])

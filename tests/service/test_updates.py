@@ -1,10 +1,15 @@
-"""Records that documents show already, asked of a real Redis, alone and in cluster mode."""
+"""Records of what is stored already. An update of a lead, the most frequent write: what the script replies, and what is
+then sent. And records that documents show already, asked of a real Redis, alone and in cluster mode.
+"""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from devstack.fault_proxy import Faults
+from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads, event_time
 from projector.line.pace import Pacer
@@ -13,12 +18,102 @@ from projector.record import Partition, Record
 from projector.redis import calls
 from projector.redis.apply import Applied
 from schemas import names, resources
-from tests.harness import control, crm
+from schemas.layouts import FIRST_LEAD, JOB_DUE
+from tests.harness import control, crm, stored
+from tests.harness.crm import Message
 from tests.harness.generations import generation, ids
-from tests.harness.projection import Projection, behind_proxy, open_projection
+from tests.harness.projection import Projection, behind_proxy, intent_of, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 from tests.service.conftest import everywhere
+
+STORED = [crm.contact(1), crm.lead(3), crm.lead(3, id=crm.OTHER_LEAD, contact_id=crm.OTHER_CONTACT)]
+UPPER = crm.CONTACT.upper()
+FORMER, OTHER_FORMER = crm.CONTACT.encode(), crm.OTHER_CONTACT.encode()
+
+UPDATES = [
+    pytest.param([crm.lead(4, stage="STALE")], [b"1"], id="the contact stays"),
+    pytest.param([crm.lead(4, contact_id=UPPER)], [b"1"], id="the contact stays, its id is in upper case"),
+    pytest.param([crm.lead(4, referrer=crm.OTHER_CONTACT)], [b"1"], id="another contact is named in a text"),
+    pytest.param(
+        [crm.lead(4), crm.lead(4, id=crm.OTHER_LEAD, contact_id=crm.OTHER_CONTACT)], [b"11"], id="two contacts stay"
+    ),
+    pytest.param([crm.lead(4), crm.lead(5)], [b"11"], id="updated twice"),
+    pytest.param([crm.lead(4, contact_id=crm.OTHER_CONTACT)], [b"1", 0, FORMER], id="the contact changes"),
+    pytest.param([crm.lead(4), crm.lead(4, id=crm.OTHER_LEAD)], [b"11", 1, OTHER_FORMER], id="one stays, one changes"),
+    pytest.param(
+        [crm.lead(4, contact_id=crm.OTHER_CONTACT), crm.lead(5)],
+        [b"11", 0, FORMER, 1, OTHER_FORMER],
+        id="the contact changes and changes back",
+    ),
+    pytest.param([crm.lead(2, contact_id=crm.OTHER_CONTACT)], [b"0"], id="a stale record changes nothing"),
+    pytest.param([crm.deleted(resources.LEAD, 4)], [b"1", 0, FORMER], id="deleted"),
+    pytest.param([crm.tombstone(resources.LEAD, seconds=9)], [b"1", 0, FORMER], id="a tombstone"),
+]
+
+
+@pytest.mark.parametrize(("update", "reply"), UPDATES)
+async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
+    projection: Projection, update: list[Message], reply: list[Any]
+) -> None:
+    await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
+    [call] = calls.calls([intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)], ids(1))
+    assert await projection.store.run([call.command]) == [reply]
+
+
+@pytest.mark.parametrize(
+    ("update", "pipelines"),
+    [
+        pytest.param([crm.lead(4)], [["put_leads"]], id="the contact stays"),
+        pytest.param(
+            [crm.lead(4), crm.lead(4, id=crm.OTHER_LEAD, contact_id=crm.OTHER_CONTACT)],
+            [["put_leads"]],
+            id="two contacts stay",
+        ),
+        pytest.param(
+            [crm.lead(4, contact_id=crm.OTHER_CONTACT)], [["put_leads"], ["leave_contact"]], id="the contact changes"
+        ),
+        pytest.param([crm.contact(2, custom_fields={"a": "b"})], [["put_contacts"]], id="the summary stays"),
+        pytest.param([crm.contact(2, first_name="Grace")], [["put_contacts"], ["resplice"]], id="the summary changes"),
+    ],
+)
+async def test_an_update_takes_no_more_round_trips_than_it_needs(
+    projection: Projection, monkeypatch: pytest.MonkeyPatch, update: list[Message], pipelines: list[list[str]]
+) -> None:
+    await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
+    called: list[list[str]] = []
+    run = projection.store.run
+
+    async def noting(commands: Sequence[Command], **options: Any) -> list[Any]:
+        """Notes which scripts each pipeline called. Each pipeline is one round trip."""
+        called.append([each.script.name for each in commands])
+        return await run(commands, **options)
+
+    monkeypatch.setattr(projection.store, "run", noting)
+    await projection.apply(*(message.record(9 + n) for n, message in enumerate(update)))
+    assert called == pipelines
+    stored.assert_consistent(projection.client)
+
+
+@pytest.mark.parametrize(
+    ("job_due", "written"),
+    [
+        pytest.param(b"-", False, id="the index is there"),
+        pytest.param(b"R", True, id="an erasure may have deleted the index"),
+    ],
+)
+async def test_an_update_writes_the_index_only_if_it_may_be_missing(
+    projection: Projection, job_due: bytes, written: bool
+) -> None:
+    await projection.apply(crm.organization(1).record(0), crm.contact(1).record(0), crm.lead(3).record(1))
+    owner = names.organization(crm.ORGANIZATION)
+    projection.client.setrange(owner, JOB_DUE.start, job_due)
+    # What an erasure would have left, if it had reached the index and not yet the lead.
+    contact = names.document(resources.CONTACT, owner, generation(1), crm.CONTACT)
+    projection.client.setrange(contact, FIRST_LEAD.start, bytes(FIRST_LEAD.stop - FIRST_LEAD.start))
+    await projection.apply(crm.lead(4).record(2))
+    assert bool(stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION)) is written
+
 
 LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
 GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
@@ -58,10 +153,11 @@ async def test_what_documents_show_is_found(projection: Projection) -> None:
     keys = [crm.api_key(1).record(0)]
     await projection.apply(*contacts, *leads, *keys)
     bad = Record("crm.leads", 0, 233, 0, b"no key", b"{}", (), resources.LEAD)
-    found = await times(projection, {LEADS: [*leads, bad], CONTACTS: contacts, KEYS: keys})
-    assert found[LEADS] == [None, *(crm.at_ms(n) for n in range(1, 230)), None, crm.at_ms(9), crm.at_ms(7), None]
-    assert found[CONTACTS] == [None, crm.at_ms(3)]
-    assert found[KEYS] == [None]
+    assert await times(projection, {LEADS: [*leads, bad], CONTACTS: contacts, KEYS: keys}) == {
+        LEADS: [None, *(crm.at_ms(n) for n in range(1, 230)), None, crm.at_ms(9), crm.at_ms(7), None],
+        CONTACTS: [None, crm.at_ms(3)],
+        KEYS: [None],
+    }
 
 
 async def test_every_generation_must_show_it_and_what_is_not_there_moves_no_other_answer(

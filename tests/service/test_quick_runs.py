@@ -1,6 +1,9 @@
-"""`python -m bench`: quick runs of benchmarks, from end to end."""
+"""Quick runs of what takes as long as one likes: each benchmark of `python -m bench` from end to end, and a few seconds
+of what `make fuzz` does at each border, which runs with other seeds.
+"""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ from bench import outcome
 from bench.benchmark import LEADVIEW
 from devstack.jars import KAFKA
 from devstack.programs import ROOT
+from tests.fuzz import http
+from tests.fuzz.__main__ import main
 from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 
@@ -38,3 +43,23 @@ def test_a_quick_run(name: str, tmp_path: Path) -> None:
     assert all(spread and 0 < spread.least <= spread.most for spread in spreads.values()), spreads
     assert found.targets, "each has a target that can be judged"
     assert all(subject.name in printed for subject in found.subjects)
+
+
+SECONDS = 3.0
+
+
+@pytest.fixture(autouse=True)
+def _any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make fuzz` is strict about the event loop. Here, processors may be of any speed, and the heap is a large one."""
+    monkeypatch.setattr(http, "MOST_STANDING_SECONDS", 10.0)
+
+
+@pytest.mark.parametrize("border", ["kafka", "http"])
+def test_a_border(border: str) -> None:
+    """tests/unit/test_hostile_records.py tries what `events` does."""
+    assert import_module(f"tests.fuzz.{border}").fuzz(1, SECONDS)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", "--seconds", "0", "--seed", "7"]) == 0
+    assert capsys.readouterr().out.startswith("seed 7\nevents: ")

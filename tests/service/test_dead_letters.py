@@ -1,7 +1,5 @@
 """Dead letters: what they say, how they are counted, chosen and replaced, and that they go when nobody needs them."""
 
-import sys
-
 import msgspec
 import orjson
 import pytest
@@ -16,6 +14,7 @@ from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
+from tests.harness.projectors import DEFECTIVE
 from tests.harness.waiting import wait_until
 from tests.service.conftest import everywhere
 from tests.service.test_lua_checkpoint import LETTER
@@ -132,9 +131,6 @@ def stored(leadview: Leadview) -> int:
     return int(leadview.redis.hlen(names.DEAD_LETTERS))
 
 
-BAD_DEPLOY = (sys.executable, "-m", "tests.harness.defective")
-
-
 @pytest.mark.apache
 def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview) -> None:
     """A bad deploy has parked them. Nothing newer was published meanwhile, so the last of them decides."""
@@ -143,7 +139,7 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads
     )
     leadview.publish(crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1]))
-    leadview.start("run", command=BAD_DEPLOY)
+    leadview.start("run", command=DEFECTIVE)
     wait_until(lambda: stored(leadview) == 22, "all are parked")
     assert leadview.documents() == {}
     # As if those of one partition had been in a batch that could not be read: one dead letter stands for all of them.

@@ -59,7 +59,7 @@ def results(done: Finished) -> dict[str, str]:
 @pytest.mark.apache
 def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
     leadview.publish(crm.organization(), crm.lead())
-    done = leadview.call("doctor")
+    done = leadview.run("doctor")
     assert done.status == 0, done.output
     [(read, empty)] = re.findall(r"Kafka records: those of (.+) can be read; empty: (.+)", done.stdout)
     named = [{leadview.topics.name(kind) for kind in kinds} for kinds in (FILLED, EMPTY)]
@@ -67,16 +67,16 @@ def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path:
     found = results(done)
     assert found.pop("Redis rights of the projector") in ("ok", "unknown"), "only Redis 7 says it"
     assert found == dict.fromkeys((*ALL, *ALL_OF_KAFKA), "ok") | {"Redis rights of the API": "unknown"}
-    assert leadview.call("doctor", "--api").status == 0
+    assert leadview.run("doctor", "--api").status == 0
     # Except by an API of the test before, which may still end.
     assert set(leadview.redis.scan_iter("*")) <= {names.LATENCY}, "nothing is written"
 
     leadview.serve(crm.api_key(), crm.contact(first_name="Zaphod"))
     bundle = tmp_path / "ticket.zip"
     passwords = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
-    done = leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **passwords)
+    done = leadview.run("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **passwords)
     assert done.status == 1, "the password of Redis is wrong"
-    assert leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
+    assert leadview.run("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
     assert bundle.stat().st_mode & 0o077 == 0
     with ZipFile(bundle) as archive:
         contents = {name: archive.read(name).decode() for name in archive.namelist()}
@@ -84,21 +84,21 @@ def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path:
     text = "".join(contents.values())
     assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
     assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
-    done = leadview.call("doctor", "--bundle", str(tmp_path / "no" / "folder"))
+    done = leadview.run("doctor", "--bundle", str(tmp_path / "no" / "folder"))
     assert (done.status, "Traceback" in done) == (1, False)
     assert "cannot be written" in done.stderr
 
 
 @pytest.mark.apache
 def test_on_a_cluster(leadview_on_cluster: Leadview) -> None:
-    done = leadview_on_cluster.call("doctor")
+    done = leadview_on_cluster.run("doctor")
     assert done.status == 0, done.output
     assert "3 server(s) hold documents" in done
 
 
 @pytest.mark.apache
 def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = leadview.call("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
+    done = leadview.run("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
     assert done.status == 1
     found = results(done)
     assert (found["Redis"], found["Redis data"], found["Kafka"], found["Kafka topics"]) == (
@@ -108,21 +108,21 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
     assert "nothing.leads: missing: create what is missing" in done
     assert {found[f"Kafka {what}"] for what in ("history", "partitions", "records")} == {"unknown"}
 
-    done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
+    done = leadview.run("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
     with monkeypatch.context() as soon, socket.create_server(("127.0.0.1", 0)) as silent:
         soon.setattr(doctor, "SECONDS", 1.0)
         at = f"127.0.0.1:{silent.getsockname()[1]}"
-        done = leadview.call("doctor", kafka_bootstrap_servers=at)
+        done = leadview.run("doctor", kafka_bootstrap_servers=at)
         assert f"Kafka at {at} accepts connections, and does not answer" in done
-        done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
+        done = leadview.run("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
         assert (done.status, results(done)["Kafka"]) == (1, "problem")
         assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        done = leadview.call("doctor")
+        done = leadview.run("doctor")
     finally:
         leadview.redis.config_set("maxmemory-policy", "noeviction")
     assert (done.status, results(done)["Redis eviction"]) == (1, "problem")
@@ -132,19 +132,19 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.apache
 def test_the_rights_of_both_users(with_users: Leadview, users_redis: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
-    assert with_users.call("doctor", **users["projector"]).status == 0
-    assert with_users.call("doctor", "--api", **users["api"]).status == 0
-    done = with_users.call("doctor", **users["projector"] | {"redis_password": "wrong"})
+    assert with_users.run("doctor", **users["projector"]).status == 0
+    assert with_users.run("doctor", "--api", **users["api"]).status == 0
+    done = with_users.run("doctor", **users["projector"] | {"redis_password": "wrong"})
     assert (done.status, results(done)["Redis"]) == (1, "problem")
     assert "LEADVIEW_REDIS_PASSWORD" in done
 
     with redis.Redis(port=users_redis.port) as admin:
         admin.execute_command("ACL", "SETUSER", "leadview-projector", "-unlink", "-client|kill")
         admin.execute_command("ACL", "SETUSER", "leadview-api", "-hmget")
-    done = with_users.call("doctor", **users["projector"])
+    done = with_users.run("doctor", **users["projector"])
     assert (done.status, results(done)["Redis rights of the projector"]) == (1, "problem")
     assert "the user leadview-projector lacks unlink (key lv3…), client|kill: grant it" in done
-    done = with_users.call("doctor", "--api", **users["api"])
+    done = with_users.run("doctor", "--api", **users["api"])
     assert done.status == 1
     assert "the user leadview-api lacks hmget (key lv3…): grant it" in done
 

@@ -9,7 +9,7 @@ from projector import mapping
 from schemas import resources
 from tests.chaos.core import key_of, writer_to
 from tests.chaos.reader import readers_of
-from tests.harness import crm, next_mapping, stored
+from tests.harness import crm, projectors, stored
 from tests.harness.api_server import LEADS
 from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
@@ -18,12 +18,12 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
-NEXT = next_mapping.PROGRAM
+NEXT = projectors.NEXT_MAPPING
 
 
 def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is expected in the end follows from the next mapping; the programs are processes of their own.
-    monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, next_mapping.lead_document)
+    monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, projectors.lead_document)
     writer = writer_to(leadview, 100, leads=400, contacts=150)
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
     old = leadview.serve(crm.lead(id=crm.uuid(0xFFFF)))
@@ -38,7 +38,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         )
         assert "a rebuild is due" in new.log.read_text()
         done = leadview.run("status", command=NEXT)
-        assert f"rebuild due: this program has mapping version {next_mapping.VERSION}" in done
+        assert f"rebuild due: this program has mapping version {projectors.NEXT_VERSION}" in done
 
         done = leadview.run("rebuild", "--promote", "--max-latency", "0", command=NEXT)
         assert done.status == 1
@@ -46,7 +46,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         assert "Not promoted: " in done
         assert "documents differ, and --threshold is 0" in done
         assert (
-            f"was started with mapping version {next_mapping.VERSION}, this program has {mapping.VERSION}"
+            f"was started with mapping version {projectors.NEXT_VERSION}, this program has {mapping.VERSION}"
             in leadview.run("rebuild", "--max-latency", "0")
         )
         shown = leadview.run("show", "lead", crm.ORGANIZATION, crm.uuid(0xFFFF))

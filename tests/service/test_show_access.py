@@ -116,21 +116,21 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
         (["Bearer", KEY], "", 2, ["`show key -` reads it from standard input"]),
         ([HASH, HASH], "", 2, ["name one key"]),
     ):
-        done = leadview.call("show", "key", *words, stdin=stdin)
+        done = leadview.run("show", "key", *words, stdin=stdin)
         assert done.status == status, done.output
         for part in parts:
             assert part in done, (words, part, done.output)
         assert not any(secret in done for secret in (KEY[8:], KEY[:-1], other)), done.output
-    done = leadview.call("show", "organization", KEY)
+    done = leadview.run("show", "organization", KEY)
     assert done.status == 2
     assert KEY not in done
-    done = leadview.call("show", "organization", crm.ORGANIZATION)
+    done = leadview.run("show", "organization", crm.ORGANIZATION)
     assert "passes all checks" in done
-    assert "403 api_access_disabled" in leadview.call("show", "organization", crm.OTHER_ORGANIZATION)
-    assert "not served" in leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD)
-    assert "not served" not in leadview.call("show", "lead", crm.ORGANIZATION, crm.LEAD)
-    [found] = orjson.loads(leadview.call("show", "key", "-", "--json", stdin=KEY).stdout)
+    assert "403 api_access_disabled" in leadview.run("show", "organization", crm.OTHER_ORGANIZATION)
+    assert "not served" in leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD)
+    assert "not served" not in leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD)
+    [found] = orjson.loads(leadview.run("show", "key", "-", "--json", stdin=KEY).stdout)
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")
-    refused = orjson.loads(leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
+    refused = orjson.loads(leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
     assert [refused["refusal"][name] for name in ("row", "status", "error")] == ["6", 403, "api_access_disabled"]
     assert refused["refusal"]["why"]

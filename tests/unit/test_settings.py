@@ -393,7 +393,7 @@ BEARER = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "OAUTHBEARER"}
             id="nothing",
         ),
         pytest.param(
-            {"OAUTH_TOKEN_PROVIDER": "tests.harness.token_function:token", "OAUTH_CLIENT_ID": "c"},
+            {"OAUTH_TOKEN_PROVIDER": "tests.harness.projectors:token", "OAUTH_CLIENT_ID": "c"},
             "LEADVIEW_KAFKA_OAUTH_TOKEN_PROVIDER is set, so LEADVIEW_KAFKA_OAUTH_CLIENT_ID must not be set.",
             id="both",
         ),
@@ -402,7 +402,7 @@ BEARER = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "OAUTHBEARER"}
             {"OAUTH_TOKEN_PROVIDER": "nothing.here:token"}, "(No module named 'nothing')", id="another module"
         ),
         pytest.param(
-            {"OAUTH_TOKEN_PROVIDER": "tests.harness.token_function:none"}, "has no attribute 'none'", id="no function"
+            {"OAUTH_TOKEN_PROVIDER": "tests.harness.projectors:none"}, "has no attribute 'none'", id="no function"
         ),
         pytest.param({"OAUTH_TOKEN_URL": "http://h/token"}, "write an https URL", id="without TLS"),
         pytest.param({"OAUTH_TOKEN_URL": f"https://u:{SECRET}@h/t"}, "write it without a user", id="a user in the URL"),

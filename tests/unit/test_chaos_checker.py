@@ -86,13 +86,8 @@ def outage(began: float, ended: float, *organizations: str) -> Plant:
 
 def beats(began: float, ended: float, behind: Callable[[float], int | None] = lambda _: 0, each: float = 0.25) -> Plant:
     """Probes at equal distances."""
-
-    def plant(found: History) -> None:
-        for number in range(int((ended - began) / each) + 1):
-            at = began + number * each
-            found.beats.append(Beat(at, behind(at)))
-
-    return plant
+    times = [began + number * each for number in range(int((ended - began) / each) + 1)]
+    return lambda found: found.beats.extend(Beat(at, behind(at)) for at in times)
 
 
 def unavailable(began: float, ended: float, process: int = 0) -> Plant:
@@ -457,8 +452,7 @@ def test_every_run_ends_with_a_verdict(errors: list[Exception], status: int, lin
     for error in errors:
         with judging(report):
             raise error
-    assert report.status == status
-    assert str(report).splitlines()[-len(lines) :] == lines
+    assert (report.status, str(report).splitlines()[-len(lines) :]) == (status, lines)
 
 
 def test_what_was_answered_until_a_run_failed_is_checked() -> None:
@@ -469,6 +463,6 @@ def test_what_was_answered_until_a_run_failed_is_checked() -> None:
     world.leadview.expected.return_value = {}
     world.start.side_effect = ConnectionError("the server is away")
     report = run(world, 1, 0.0, [])
-    assert [anomaly.kind for anomaly in report.verdict.anomalies] == ["unavailable"]
-    assert report.verdict.checked == {404: 1, 503: 1}
+    kinds = [anomaly.kind for anomaly in report.verdict.anomalies]
+    assert (kinds, report.verdict.checked) == (["unavailable"], {404: 1, 503: 1})
     assert "NOT FINISHED: ConnectionError: the server is away" in str(report)

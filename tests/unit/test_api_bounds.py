@@ -5,6 +5,7 @@ for another one's queue.
 
 import asyncio
 from asyncio import Future, Task
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,17 +134,9 @@ def test_a_recent_value_that_is_used_is_kept() -> None:
         assert recent.get(b"used") == 1
 
 
-class IdleStore:
-    """Redis has nothing to do, and its shards are complete."""
-
-    pending = 0
-
-    def believes(self, _: bytes) -> bool:
-        return True
-
-
 def keys(max_in_flight: int, guesses: int = 100, clock: Any = lambda: 0.0) -> KnownKeys:
-    store: Any = IdleStore()
+    """Redis has nothing to do, and its shards are complete."""
+    store: Any = SimpleNamespace(pending=0, believes=lambda _: True)
     return KnownKeys(store, Guesses(Limit(guesses, 10)), max_in_flight, clock=clock)
 
 
@@ -172,8 +165,7 @@ async def test_requests_with_the_same_key_wait_for_one_trial(
     known.settle(header, first, trial, accepted)
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {error or type(None)}
-    assert (known.known(header) is first) == (accepted is True)
-    assert (len(known._waiting), len(known._trials)) == (0, 0)
+    assert (known.known(header) is first, len(known._waiting), len(known._trials)) == (accepted is True, 0, 0)
 
 
 async def test_all_that_wait_for_a_trial_are_bounded_together() -> None:

@@ -30,8 +30,7 @@ from tests.harness.crm import ORGANIZATION, OTHER_ORGANIZATION
     ],
 )
 def test_a_bucket(quota: int, window: int, full_in: int, found: Bucket) -> None:
-    assert bucket(quota, window, full_in) == found
-    assert interval(quota, window) == found.interval
+    assert (bucket(quota, window, full_in), interval(quota, window)) == (found, found.interval)
 
 
 REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 99, 100_000, 300, 10, 299, 33_334)
@@ -100,8 +99,7 @@ def test_t_of_an_address_is_retry_after() -> None:
     ],
 )
 def test_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
-    key, organization = remaining
-    reply = Reply(200, 0, 100, 10, key, 0, 300, 10, organization, 0)
+    reply = Reply(200, 0, 100, 10, remaining[0], 0, 300, 10, remaining[1], 0)
     assert read(headers(reply))[b"x-ratelimit-limit"] == limit
 
 

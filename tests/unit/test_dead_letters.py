@@ -2,6 +2,8 @@
 operator has accepted in a partition, as sets of offsets.
 """
 
+from itertools import chain
+
 import msgspec
 import pytest
 from aiokafka.structs import OffsetAndMetadata
@@ -38,9 +40,8 @@ def letters(*places: tuple[str, int, int]) -> list[DeadLetter]:
     ],
 )
 def test_letters_that_are_near_are_read_together(offsets: list[int], lengths: list[int]) -> None:
-    found = list(_neighbours(letters(*(("leads", 0, offset) for offset in offsets))))
-    assert [len(group) for group in found] == lengths
-    assert [letter.offset for group in found for letter in group] == offsets
+    found = [*_neighbours(letters(*(("leads", 0, offset) for offset in offsets)))]
+    assert ([len(group) for group in found], [each.offset for each in chain(*found)]) == (lengths, offsets)
 
 
 @pytest.mark.parametrize(

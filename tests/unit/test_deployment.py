@@ -252,8 +252,11 @@ def test_projectors_are_scaled_by_their_lag_up_to_the_number_of_partitions() -> 
     assert metrics.LAG.name in spec["triggers"][0]["metadata"]["query"]
     assert spec["maxReplicaCount"] == resource("strimzi", "KafkaTopic", "crm.leads")["spec"]["partitions"]
     base = resource("base", "HorizontalPodAutoscaler", "leadview-projector")["spec"]
-    assert (base["minReplicas"], base["maxReplicas"]) == (spec["minReplicaCount"], spec["maxReplicaCount"])
-    assert base["behavior"] == spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert [base[name] for name in ("minReplicas", "maxReplicas", "behavior")] == [
+        spec["minReplicaCount"],
+        spec["maxReplicaCount"],
+        spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"],
+    ]
 
 
 def test_the_monitor_tells_installations_apart() -> None:

@@ -10,7 +10,7 @@ import struct
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from math import inf
 from typing import Any
@@ -154,26 +154,18 @@ def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None
     assert after == 9
 
 
-def one_that_is_too_large() -> list[bytes]:
-    return [record(0, b"k", bytes(6 * MAX_BATCH_BYTES))]
-
-
-def many_with_many_headers() -> list[bytes]:
-    return [record(offset, b"k", None, [(b"", None)] * 3_000) for offset in range(200)]
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("codec", "records", "most", "problem"),
+    ("codec", "count", "size", "headers", "most", "problem"),
     [
-        *((codec, one_that_is_too_large, 3 * MAX_BATCH_BYTES, "cannot be decompressed") for codec in CODECS[1:]),
-        (ZSTD, many_with_many_headers, MAX_BATCH_BYTES, "the record has 3,000 headers, more than 100"),
+        *((codec, 1, 6 * MAX_BATCH_BYTES, 0, 3 * MAX_BATCH_BYTES, "cannot be decompressed") for codec in CODECS[1:]),
+        (ZSTD, 200, 0, 3_000, MAX_BATCH_BYTES, "the record has 3,000 headers, more than 100"),
     ],
 )
 def test_the_memory_for_a_batch_is_limited(
-    codec: int, records: Callable[[], list[bytes]], most: int, problem: str
+    codec: int, count: int, size: int, headers: int, most: int, problem: str
 ) -> None:
-    content = records()
+    content = [record(offset, b"k", bytes(size), [(b"", None)] * headers) for offset in range(count)]
     data = batch(content, codec=codec)
     tracemalloc.start()
     try:
@@ -187,8 +179,7 @@ def test_the_memory_for_a_batch_is_limited(
 
 def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     """Returns what each poll returns of what a broker has returned."""
-    found = []
-    rest = Rest(fetched(data, 0, by))
+    found, rest = list[list[Record]](), Rest(fetched(data, 0, by))
     while not rest.is_empty:
         by.begin()
         found.append(rest.take(most))
@@ -313,8 +304,7 @@ def test_transactions(attributes: int, content: bytes, aborted: list[tuple[int, 
 
 def test_what_is_read_in_part_is_freed_at_once() -> None:
     """Not at the next garbage collection, before which hundreds of megabytes may come."""
-    data = batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD)
-    records = fetched(data)
+    records = fetched(batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD))
     found = Rest(records)
     assert len(found.take(1)) == 1
     alive = weakref.ref(records)

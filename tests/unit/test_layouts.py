@@ -49,8 +49,7 @@ OWNER = names.organization(ORGANIZATION)
     ],
 )
 def test_name_of_a_key(name: bytes, expected: bytes) -> None:
-    assert name == expected
-    assert name.startswith(names.PREFIX)
+    assert (name, name[: len(names.PREFIX)]) == (expected, names.PREFIX)
 
 
 def test_names_of_fields() -> None:

@@ -195,12 +195,12 @@ def test_a_trouble_alerts_for_the_installation_that_has_it(tmp_path: Path) -> No
     and one may have none. An outage pages within two minutes.
     """
     every = TROUBLES | {"all is well": WELL}
-    installations: list[tuple[dict[str, str], Trouble]] = [({"installation": name}, every[name]) for name in every]
-    installations += [
+    installations: list[tuple[dict[str, str], Trouble]] = [
+        *(({"installation": name}, every[name]) for name in every),
         ({"cluster": "a", "namespace": "crm"}, NO_PROJECTORS),
         ({"cluster": "b", "namespace": "crm"}, WELL),
+        ({}, NO_PROJECTORS),
     ]
-    installations.append(({}, NO_PROJECTORS))
     series: dict[str, Sequence[Value]] = {}
     end = max(last_minute(given) for _, given in installations)
     for labels, given in installations:

@@ -207,8 +207,7 @@ def test_problems_of_the_servers(given: Taken, expected: list[str]) -> None:
 def test_a_line_that_does_not_advance() -> None:
     lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
     waiting = kafka(5, 7), redis({FIRST: 3, SECOND: 7})
-    assert kinds(lasting, taken(0, *waiting), line) == []
-    assert kinds(lasting, taken(STUCK_SECONDS, *waiting), line) == []
+    assert [kinds(lasting, taken(now, *waiting), line) for now in (0, STUCK_SECONDS)] == [[], []]
     now, found = taken(STUCK_SECONDS + 1, *waiting)
     [problem] = lasting.problems(found, [line], now)
     assert problem == NotAdvancing("documents", (), 2, 31, ("crm.leads:0",))

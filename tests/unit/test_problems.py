@@ -299,9 +299,9 @@ def test_words_do_not_say_which_line_a_problem_is_of() -> None:
 
 
 def test_the_page_of_what_a_projector_says() -> None:
-    known, unknown = projector(problems=("x",), kinds=("no_step",)), projector(problems=("x",))
-    assert [problem.page for problem in wrong(survey(redis(known), kafka()))] == ["runbook.md#no_step"]
-    assert [problem.page for problem in wrong(survey(redis(unknown), kafka()))] == ["runbook.md#leadviewproblem"]
+    said = [projector(problems=("x",), kinds=kinds) for kinds in (("no_step",), ())]
+    found = [problem.page for each in said for problem in wrong(survey(redis(each), kafka()))]
+    assert found == ["runbook.md#no_step", "runbook.md#leadviewproblem"]
 
 
 def test_what_cannot_be_read_is_unknown() -> None:
@@ -322,11 +322,11 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
         "not well: line documents is stopped: 3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3): fix the "
         "producer, or deploy a projector that can read them (docs/dead-letters.md)"
     )
-    assert problem.command == command
-    assert problem.detail == (
+    detail = (
         "The last one is crm.leads:0:3: `$.data.stage` is missing. Only if none of them is needed, accept these 3 bad "
         "records, with those behind the last one. This leaves them out for good:"
     )
+    assert (problem.detail, problem.command) == (detail, command)
     assert "(docs/dead-letters.md). The last one is crm.leads:0:3" in str(problem)
     assert str(problem).endswith(f"for good: {command}")
     printed = StringIO()
@@ -337,9 +337,8 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
 
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
-    alone = survey(redis(projector(age_ms=9000), empty=True), kafka())
-    assert "LEADVIEW_REDIS_URL" in wrong(alone)[0].advice
-    assert "LEADVIEW_REDIS_URL" not in wrong(survey(redis(empty=True), kafka()))[0].advice
+    found = [survey(redis(projector(age_ms=age), empty=True), kafka()) for age in (9000, 100)]
+    assert ["LEADVIEW_REDIS_URL" in wrong(each)[0].advice for each in found] == [True, False]
 
 
 @pytest.mark.parametrize(

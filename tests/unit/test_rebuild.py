@@ -50,10 +50,7 @@ def test_memory_for_a_rebuild(writing: tuple[int, ...], limit: int, expected: tu
     ],
 )
 def test_retention_of_topics(kept: Retention | None, is_problem: bool) -> None:
-    exists = kept is not None
-    topic = Topic(
-        "crm.leads", exists, allowed=True, partitions=(LEADS,) if exists else (), leaderless=(), retention=kept
-    )
+    topic = Topic("crm.leads", kept is not None, True, (LEADS,) if kept else (), (), kept)
     assert bool(rebuild._of_topics([topic])) == is_problem
     assert kept is None or kept.deletes == is_problem
 

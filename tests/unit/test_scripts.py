@@ -42,8 +42,8 @@ def load(declared: Callable[P, None], text: str) -> Script[P]:
 
 
 def test_names_become_places() -> None:
-    script = load(move, HEADER + BODY)
-    assert script.text == HEADER + "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
+    body = "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
+    assert load(move, HEADER + BODY).text == HEADER + body
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,9 @@ def test_what_is_kept_has_the_same_bound() -> None:
     assert len(figures(usage)) == MAX_KEYS
 
 
-SLOTS = len(LATENCY_BUCKETS) + 1
-
-
 def buckets(**counts: int) -> list[int]:
     """Returns counts by the number of their bucket: `_0`, `_1` …"""
-    return [counts.get(f"_{number}", 0) for number in range(SLOTS)]
+    return [counts.get(f"_{number}", 0) for number in range(len(LATENCY_BUCKETS) + 1)]
 
 
 @pytest.mark.parametrize(

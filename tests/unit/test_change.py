@@ -18,7 +18,6 @@ from tests.harness import crm
 from tests.harness.crm import Json, Message, lead_data
 
 SECRET = "Zaphod"
-KEY = EntityKey(crm.ORGANIZATION, crm.LEAD)
 LEAD = crm.lead(7, seconds=5)
 BINARY = crm.binary(LEAD)
 
@@ -71,7 +70,7 @@ def test_a_lead_is_read(message: Message, version: int, seconds: int | None) -> 
     change = read(message.record())
     assert isinstance(change.entity, events.Lead)
     time = 0 if seconds is None else crm.at_ms(seconds)
-    assert (change.key, change.entity.version, change.time) == (KEY, version, time)
+    assert (change.key, change.entity.version, change.time) == (EntityKey(crm.ORGANIZATION, crm.LEAD), version, time)
 
 
 @pytest.mark.parametrize("kind", resources.KINDS)
@@ -310,11 +309,6 @@ JSON = LEAD.value or b""
 FRAME = b"\0\0\0\1\7"
 IN_JSON = orjson.dumps(JSON.decode())
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"
-SCHEMA_IDS = (("__value_schema_id", b"\1" + bytes(16)), ("__key_schema_id", b"\1" + bytes(16)))
-FRAMED_OTHER = (
-    "the value has the frame of a schema registry, and what follows is not a JSON object: "
-    "Avro and Protobuf are not read, so use the serializer for JSON Schema"
-)
 
 
 def connect_envelope(payload: bytes) -> bytes:
@@ -349,7 +343,9 @@ def converted(wrap: bool) -> Message:
         pytest.param(valued(b"\0\xff\xff\xff\xff" + JSON), id="the highest id of a schema"),
         pytest.param(valued(FRAME + b" \n" + JSON), id="space after the frame"),
         pytest.param(
-            msgspec.structs.replace(LEAD, headers=SCHEMA_IDS),
+            msgspec.structs.replace(
+                LEAD, headers=(("__value_schema_id", b"\1" + bytes(16)), ("__key_schema_id", b"\1" + bytes(16)))
+            ),
             id="the id of the schema in a header",
         ),
     ],
@@ -374,7 +370,10 @@ def test_anything_else_in_the_frame_is_bad(content: bytes) -> None:
     record = valued(FRAME + content).record()
     fault = why(record)
     assert (fault.version, fault.fault.label, version_of(record)) == (None, "json", None)
-    assert fault.reason.startswith(FRAMED_OTHER)
+    assert fault.reason.startswith(
+        "the value has the frame of a schema registry, and what follows is not a JSON object: "
+        "Avro and Protobuf are not read, so use the serializer for JSON Schema"
+    )
 
 
 def test_a_bad_event_in_the_frame_is_named_like_any_other() -> None:

@@ -247,13 +247,10 @@ def test_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | Non
     assert revision(of_two(STAMP, "a", "b"), after) == expected
 
 
-POSITION = Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg")
-
-
 @pytest.mark.parametrize(
     "position",
     [
-        pytest.param(POSITION, id="all is known"),
+        pytest.param(Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg"), id="all is known"),
         pytest.param(Position(7, 0, 9), id="the brokers say neither epoch nor id"),
         pytest.param(Position(2**46, 0, 9, 0, "a-_b"), id="the first epoch"),
     ],

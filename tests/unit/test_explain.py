@@ -140,7 +140,6 @@ NOW = 1_000_000
 ACTIVE = ApiKey("k1", "active")
 FREE = Bucket.of("key", Limit(0, 0), "100/10s", 0)
 USED_UP = Bucket.of("organization", Limit(10, 10), "300/10s", 9_500_000)
-ONE = Bucket.of("key", Limit(1, 10), "300/10s", 500_000)
 
 
 def refusal(
@@ -210,7 +209,7 @@ REFUSED = (
         "The limit of the organization, 10 requests in 10 s, is used up for the next 0.5 s.",
     ),
     (
-        Refusal("used up", bucket=ONE),
+        Refusal("used up", bucket=Bucket.of("key", Limit(1, 10), "300/10s", 500_000)),
         "The limit of the key, 1 request in 10 s, is used up for the next 0.5 s.",
     ),
 )

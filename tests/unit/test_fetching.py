@@ -48,9 +48,6 @@ TRANSACTIONAL, CONTROL = 0b10000, 0b100000
 PARTITION = Partition(TOPIC, 0)
 HEADERS = [(b"ce_id", None), (b"trace", b"y"), (b"ce_type", b"x")]
 _HUGE = b"\xfe" + b"\xff" * 8 + b"\x01"
-HUGE_KEY = b"\x22\x00\x00\x02" + _HUGE + b"keys"
-HUGE_NAME = b"\x28\x00\x00\x02\x01\x01\x02" + _HUGE + b"name"
-CUT_OFF = b"\x0a\x00\x00\x02\x01\x02"
 THREE = [record(offset, b"key %d" % offset, b"value", HEADERS) for offset in range(3)]
 
 
@@ -127,9 +124,21 @@ def test_headers_and_values_that_are_good(
         pytest.param(record(1, b"k", b"v", [(b"", b"")] * 101), "the record has 101 headers", id="many headers"),
         pytest.param(record(1, b"k", bytes(9000), [(b"", None)] * 10**6), "has 1,000,000 headers", id="far too many"),
         pytest.param(b"\x02\x00", "the record is not encoded as Kafka describes it", id="a record of one byte"),
-        pytest.param(HUGE_KEY, "the record is not encoded as Kafka describes it", id="a key of 2**63 bytes"),
-        pytest.param(HUGE_NAME, "the record is not encoded as Kafka describes it", id="a name of 2**63 bytes"),
-        pytest.param(CUT_OFF, "the record is not encoded as Kafka describes it", id="a record that is cut off"),
+        pytest.param(
+            b"\x22\x00\x00\x02" + _HUGE + b"keys",
+            "the record is not encoded as Kafka describes it",
+            id="a key of 2**63 bytes",
+        ),
+        pytest.param(
+            b"\x28\x00\x00\x02\x01\x01\x02" + _HUGE + b"name",
+            "the record is not encoded as Kafka describes it",
+            id="a name of 2**63 bytes",
+        ),
+        pytest.param(
+            b"\x0a\x00\x00\x02\x01\x02",
+            "the record is not encoded as Kafka describes it",
+            id="a record that is cut off",
+        ),
     ],
 )
 @pytest.mark.parametrize("codec", [NONE, GZIP])

@@ -155,13 +155,6 @@ LIMITS = [
     pytest.param(b'"" : 1', MAX_NAMES, "names of fields", id="names before spaces"),
     pytest.param(b'"a"', MAX_TEXTS, "texts", id="texts"),
 ]
-TEXTS = [
-    pytest.param(b'"', b'"', id="in texts"),
-    pytest.param(b'"\\"', b'"', id="behind a quote in a text"),
-    pytest.param(b'"\\\\\\"', b'"', id="behind a backslash and a quote in a text"),
-    pytest.param(b'"\\\\","', b'"', id="behind a text that ends with a backslash"),
-    pytest.param(b'"","', b'\\\\\\\\"', id="behind an empty text"),
-]
 
 
 @pytest.mark.parametrize(("part", "most", "what"), LIMITS)
@@ -172,7 +165,16 @@ def test_what_takes_long_is_limited(part: bytes, most: int, what: str) -> None:
     change._check_cost(b",".join([part] * (most - 1)) + b" " * 8192)
 
 
-@pytest.mark.parametrize(("before", "after"), TEXTS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b'"', b'"', id="in texts"),
+        pytest.param(b'"\\"', b'"', id="behind a quote in a text"),
+        pytest.param(b'"\\\\\\"', b'"', id="behind a backslash and a quote in a text"),
+        pytest.param(b'"\\\\","', b'"', id="behind a text that ends with a backslash"),
+        pytest.param(b'"","', b'\\\\\\\\"', id="behind an empty text"),
+    ],
+)
 @pytest.mark.parametrize(("part", "most", "what"), LIMITS)
 def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, after: bytes) -> None:
     """Not even as many as there is room for. What comes behind the texts still counts."""

@@ -76,33 +76,35 @@ def header(keys: str = "copy, letters?", arguments: str = "stamp, repair, rows(f
     return f"-- Moves.\n-- KEYS  {keys}\n-- ARGV  {arguments}\n"
 
 
-WRONG = [
-    pytest.param(
-        header("letters, copy?"), BODY, "KEYS is `letters, copy\\?` in the header, `copy, ", id="order of keys"
-    ),
-    pytest.param(header("copy"), BODY, "KEYS is `copy` in the header, `copy, letters", id="a key too few"),
-    pytest.param(header("copy, letters?, more?"), BODY, "KEYS is `copy, letters., more", id="a key too many"),
-    pytest.param(header("copy, letters"), BODY, "KEYS is `copy, letters` in", id="a key that may be absent"),
-    pytest.param(
-        header(arguments="repair, stamp, rows(field, offset)..."), BODY, "ARGV is `repair, stamp, ", id="order"
-    ),
-    pytest.param(header(arguments="stamp, repair"), BODY, "ARGV is `stamp, repair` in the header", id="too few"),
-    pytest.param(header(arguments="stamp, rows(field, offset)..."), BODY, "ARGV is `stamp, rows", id="one missing"),
-    pytest.param(
-        header(arguments="stamp, repair, rows(offset, field)..."), BODY, "rows.offset, field.", id="order in rows"
-    ),
-    pytest.param(header(arguments="stamp, repair, rows(field)..."), BODY, "rows.field.", id="a field too few"),
-    pytest.param(header(arguments="stamp, repair, rows..."), BODY, "`stamp, repair, rows...` in", id="no rows"),
-    pytest.param(header("1 copy  2 letters"), BODY, "KEYS is `1 copy  2 letters` in the header", id="prose"),
-    pytest.param("-- Moves.\n", BODY, "KEYS is `` in the header", id="no line"),
-    pytest.param(header(), BODY + " g(KEYS.other)", "no place for `KEYS.other`", id="an unknown key in the script"),
-    pytest.param(header(), BODY + " g(ARGV[i].to)", "no place for `ARGV.i..to`", id="an unknown field in the script"),
-    pytest.param(header(), BODY + " g(ARGV.rows)", "no place for `ARGV.rows`", id="many values as one"),
-    pytest.param(header(), BODY.replace("KEYS.letters, ", ""), "nothing uses `KEYS.letters`", id="not used"),
-]
-
-
-@pytest.mark.parametrize(("head", "body", "says"), WRONG)
+@pytest.mark.parametrize(
+    ("head", "body", "says"),
+    [
+        pytest.param(
+            header("letters, copy?"), BODY, "KEYS is `letters, copy\\?` in the header, `copy, ", id="order of keys"
+        ),
+        pytest.param(header("copy"), BODY, "KEYS is `copy` in the header, `copy, letters", id="a key too few"),
+        pytest.param(header("copy, letters?, more?"), BODY, "KEYS is `copy, letters., more", id="a key too many"),
+        pytest.param(header("copy, letters"), BODY, "KEYS is `copy, letters` in", id="a key that may be absent"),
+        pytest.param(
+            header(arguments="repair, stamp, rows(field, offset)..."), BODY, "ARGV is `repair, stamp, ", id="order"
+        ),
+        pytest.param(header(arguments="stamp, repair"), BODY, "ARGV is `stamp, repair` in the header", id="too few"),
+        pytest.param(header(arguments="stamp, rows(field, offset)..."), BODY, "ARGV is `stamp, rows", id="one missing"),
+        pytest.param(
+            header(arguments="stamp, repair, rows(offset, field)..."), BODY, "rows.offset, field.", id="order in rows"
+        ),
+        pytest.param(header(arguments="stamp, repair, rows(field)..."), BODY, "rows.field.", id="a field too few"),
+        pytest.param(header(arguments="stamp, repair, rows..."), BODY, "`stamp, repair, rows...` in", id="no rows"),
+        pytest.param(header("1 copy  2 letters"), BODY, "KEYS is `1 copy  2 letters` in the header", id="prose"),
+        pytest.param("-- Moves.\n", BODY, "KEYS is `` in the header", id="no line"),
+        pytest.param(header(), BODY + " g(KEYS.other)", "no place for `KEYS.other`", id="an unknown key in the script"),
+        pytest.param(
+            header(), BODY + " g(ARGV[i].to)", "no place for `ARGV.i..to`", id="an unknown field in the script"
+        ),
+        pytest.param(header(), BODY + " g(ARGV.rows)", "no place for `ARGV.rows`", id="many values as one"),
+        pytest.param(header(), BODY.replace("KEYS.letters, ", ""), "nothing uses `KEYS.letters`", id="not used"),
+    ],
+)
 def test_a_header_that_does_not_fit_is_refused(head: str, body: str, says: str) -> None:
     """The error names the script, and what is wrong in it."""
     with pytest.raises(ScriptError, match=rf"^move\.lua: .*{says}"):

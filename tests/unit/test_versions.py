@@ -25,7 +25,6 @@ from tests.harness.expected import documents_of
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "tests" / "data" / "mapping-versions.json"
 """The hash of the documents of `fixed_events` for each version of the mapping that there ever was."""
-MINIMAL_ID = crm.uuid(0xE1)
 
 
 def fixed_events() -> list[crm.Message]:
@@ -33,7 +32,7 @@ def fixed_events() -> list[crm.Message]:
     return [
         crm.changed(resource, msgspec.to_builtins(entity))
         for resource in RESOURCES
-        for entity in (resource.event_example, replace(crm.minimal(resource), id=MINIMAL_ID))
+        for entity in (resource.event_example, replace(crm.minimal(resource), id=crm.uuid(0xE1)))
     ]
 
 

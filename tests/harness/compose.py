@@ -49,7 +49,8 @@ class Compose:
         self.base_image = base_image(ROOT)
         others = {service["image"] for service in self.services.values() if "build" not in service}
         for image in sorted(others | {self.base_image}):
-            self._get(image)
+            if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
+                _make_stand_in(self._engine, image, self._environment)
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +107,6 @@ class Compose:
     def read(self, service: str, *files: str) -> str:
         """Returns the contents of those `files` that exist in the running container of `service`."""
         return self("--profile", "sample", "exec", "-T", service, "sh", "-c", f"cat {' '.join(files)} 2>/dev/null || :")
-
-    def _get(self, image: str) -> None:
-        if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
-            _make_stand_in(self._engine, image, self._environment)
 
 
 def _engine() -> tuple[str, list[str], dict[str, str]]:

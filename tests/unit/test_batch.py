@@ -144,11 +144,11 @@ def stopped_after(pattern: str, share: float, row: int) -> int | None:
     """Returns how many records of `pattern` (`x` bad, `a` accepted, `.` good) were counted when the line halted."""
     guard = BadRecordGuard(share, row)
     for count, record in enumerate(pattern, start=1):
-        if record == ".":
-            guard.passed(1)
-            continue
         try:
-            guard.note(bad(count, accepted=record == "a"), IT_IS_BAD)
+            if record == ".":
+                guard.passed(1)
+            else:
+                guard.note(bad(count, accepted=record == "a"), IT_IS_BAD)
         except LineStopped:
             return count
     return None

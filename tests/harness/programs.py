@@ -14,6 +14,14 @@ from tests.harness.waiting import PATIENCE_SECONDS
 _MOST_SECONDS = 15 * PATIENCE_SECONDS
 
 
+def installed(program: str, package: str) -> str:
+    """Returns where a program is, which is in this package of Debian. Without it, the test is skipped, or it fails."""
+    path = shutil.which(program)
+    if path is None:
+        not_available(f"{program} is not installed: on Debian it is in the package {package}")
+    return path
+
+
 def printed_by(
     command: Sequence[str | Path],
     *,
@@ -76,10 +84,7 @@ def evaluate(
 
 def promtool(*words: str | Path) -> None:
     """Runs `promtool`, which does not object."""
-    program = shutil.which("promtool")
-    if program is None:
-        not_available("promtool is not installed: on Debian it is in the package prometheus")
-    printed_by([program, *words])
+    printed_by([installed("promtool", "prometheus"), *words])
 
 
 def written(values: Sequence[Value]) -> str:

@@ -94,14 +94,9 @@ def client_of(url: str) -> Any:
     return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS, retry=retry)
 
 
-def services_required() -> bool:
-    """Returns whether a missing service is a failure: in CI, or on demand."""
-    return os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1"
-
-
 def not_available(reason: str) -> NoReturn:
-    """Skips the test, or fails it if services are required."""
-    if services_required():
+    """Skips the test, or fails it if services are required: in CI, or on demand."""
+    if os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1":
         pytest.fail(f"{reason} (no skip: services are required here)", pytrace=False)
     pytest.skip(reason)
 

@@ -24,7 +24,7 @@ from projector.commands import arguments
 from schemas import metrics
 from schemas.limits import MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, networks, variable
-from tests.harness.services import not_available
+from tests.harness.programs import installed
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -282,9 +282,7 @@ def test_network_policies_name_the_ports_of_the_settings() -> None:
 
 def analyze(*words: str | Path) -> None:
     """Asks systemd-analyze, which does not object."""
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        not_available("systemd-analyze is not installed: on Debian it is in the package systemd")
+    program = installed("systemd-analyze", "systemd")
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 

@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,7 +13,7 @@ from projector import change
 from projector.errors import BadRecord
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_RECORD_BYTES, MAX_TEXTS
 from tests.harness.crm import Message
-from tests.harness.services import services_required
+from tests.harness.programs import installed
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
 
 pytestmark = pytest.mark.heavy
@@ -101,8 +100,7 @@ def factor_of(worst: Worst) -> int:
 @pytest.mark.long
 def test_twice_the_input_takes_twice_the_instructions() -> None:
     """Counted, so that the answer is the same on every machine."""
-    if not shutil.which("valgrind"):
-        (pytest.fail if services_required() else pytest.skip)("valgrind is not installed")
+    installed("valgrind", "valgrind")
     ratios: dict[str, float] = {}
     for factor in (1, 4, 8):
         names = [worst.name for worst in WORST if factor_of(worst) == factor]

@@ -22,7 +22,7 @@ from projector.change import read
 from projector.reference import Document, Entity
 from schemas import api_keys, documents, events, resources
 from tests.chaos.history import History, now
-from tests.harness import crm, next_mapping
+from tests.harness import crm, projectors
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 
@@ -42,7 +42,7 @@ _WORK_SECONDS, _REST_SECONDS = (2.0, 12.0), (1.0, 10.0)
 """The writer rests now and then: some holes exist only while nothing is written."""
 
 LeadMapping = Callable[[events.Lead], documents.Lead]
-_LEAD_MAPPINGS: tuple[LeadMapping, ...] = (mapping.lead_document, next_mapping.lead_document)
+_LEAD_MAPPINGS: tuple[LeadMapping, ...] = (mapping.lead_document, projectors.lead_document)
 
 
 class Change(Struct, frozen=True):

@@ -17,7 +17,7 @@ from devstack.threads import Repeating
 from tests.chaos.history import now
 from tests.chaos.stopping import ANY
 from tests.chaos.world import RECOVER_SECONDS, World
-from tests.harness import next_mapping
+from tests.harness.projectors import NEXT_MAPPING
 from tests.harness.waiting import wait_until
 
 _FIELD = "leads.referrer_length"
@@ -79,8 +79,8 @@ def rolled_back(world: World, _: Random) -> Iterator[None]:
     """A program with the next mapping runs beside the present one, its generation is promoted, then all goes back."""
     with world.operating:
         world.drop_all()
-        deployed = world.new_projector("projector-next", next_mapping.PROGRAM)
-        world.succeed("rebuild", "--promote", "--allow", _FIELD, program=next_mapping.PROGRAM)
+        deployed = world.new_projector("projector-next", NEXT_MAPPING)
+        world.succeed("rebuild", "--promote", "--allow", _FIELD, program=NEXT_MAPPING)
         yield
         world.command("rollback")  # fails if Redis was emptied meanwhile, and filled by the newer program
         world.drop_all()

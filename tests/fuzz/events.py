@@ -1,4 +1,4 @@
-"""The bytes of events: what `tests/unit/test_hostile_records.py` tries, for as long as one likes.
+"""The bytes of events: what `tests/unit/test_limits.py` tries, for as long as one likes.
 
 What takes long is counted elsewhere (`tests/unit/test_linear.py`).
 """

@@ -309,7 +309,7 @@ def _check(sent: Stream, answers: list[Response]) -> int:
 @contextmanager
 def _target() -> Iterator[_Target]:
     with tempfile.TemporaryDirectory() as folder, RedisServer.start(Path(folder)) as server:
-        service = RedisService("binary", server.url)
+        service = RedisService(server.url)
         settings = patient(
             server.url,
             key_rate_limit=_MANY,

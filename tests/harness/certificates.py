@@ -1,11 +1,9 @@
 """A certificate for 127.0.0.1 that is its own CA, made by openssl."""
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.harness.services import not_available
+from tests.harness.programs import installed, printed_by
 
 
 class Certificate(NamedTuple):
@@ -23,9 +21,7 @@ class Certificate(NamedTuple):
 
 def create(directory: Path) -> Certificate:
     """Returns a new certificate in this directory."""
-    if not shutil.which("openssl"):
-        not_available("a certificate needs openssl on PATH")
     subject = ["-subj", "/CN=leadview", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-nodes"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", "key.pem", "-out", "certificate.pem"]
-    subprocess.run(["openssl", "req", "-x509", *key, *subject], cwd=directory, check=True, capture_output=True)  # noqa: S607
+    printed_by([installed("openssl", "openssl"), "req", "-x509", *key, *subject], directory=directory)
     return Certificate(directory / "certificate.pem", directory / "key.pem")

@@ -7,7 +7,6 @@ in `complaints`.
 import base64
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from devstack.child import Child
+from tests.harness.waiting import wait_until
 
 _QUIET = (
     "--headless=new",
@@ -46,9 +46,8 @@ class Held(NamedTuple):
 class Page:
     """A page in Chromium."""
 
-    def __init__(self, reads: int, writes: int) -> None:
-        self._reads = os.fdopen(reads, "rb", buffering=0)
-        self._writes = os.fdopen(writes, "wb", buffering=0)
+    def __init__(self, chromium: Child) -> None:
+        self._writes, self._reads = chromium.pipes
         self._rest = b""
         self._number = 0
         self._session = ""
@@ -87,9 +86,9 @@ class Page:
         wait_until(is_said, lambda: f"{selector} says {words}; it says {last!r}, and {self.complaints}")
         return last
 
-    def size(self, width: int, height: int = 900, *, dark: bool = False) -> None:
-        """Set the size of the window, and the color scheme that the user prefers."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    def size(self, width: int, *, dark: bool = False) -> None:
+        """Set the width of the window, and the color scheme that the user prefers."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -126,16 +125,13 @@ class Page:
         found = {each["name"]: int(each["value"]) for each in self._call("Performance.getMetrics")["metrics"]}
         return Held(found["JSHeapUsedSize"], found["Nodes"], found["JSEventListeners"])
 
-    def close(self) -> None:
-        self._writes.close()
-        self._reads.close()
-
     def _call(self, method: str, **parameters: Any) -> Any:
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         self._writes.write(orjson.dumps(message) + b"\0")
+        self._writes.flush()
         while True:
             found = self._next()
             if found.get("id") == self._number:
@@ -145,7 +141,7 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
-            chunk = self._reads.read(1 << 16)
+            chunk = os.read(self._reads.fileno(), 1 << 16)
             assert chunk, "Chromium has ended"
             self._rest += chunk
         message, _, self._rest = self._rest.partition(b"\0")
@@ -169,29 +165,8 @@ def open_page(directory: Path) -> Iterator[Page]:
     """Start Chromium with a fresh profile in a folder, and open a page until the block ends."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program, "Chromium is not installed (Debian: apt install chromium)"
-    # Chromium reads commands from descriptor 3, and writes to 4.
-    child_reads, writes = os.pipe()
-    reads, child_writes = os.pipe()
+    # Chromium reads commands from descriptor 3, and writes to 4. What it prints goes to its log.
+    shell = 'exec 3<&0 4>&1 0</dev/null 1>&2; exec "$@"'
     command = [program, *_QUIET, f"--user-data-dir={directory / 'profile'}", "about:blank"]
-    shell = f'exec 3<&{child_reads} 4>&{child_writes}; exec "$@"'
-    with (directory / "chromium.log").open("ab") as log:
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", shell, "bash", *command],
-            pass_fds=(child_reads, child_writes),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    os.close(child_reads)
-    os.close(child_writes)
-    page = Page(reads, writes)
-    try:
-        yield page
-    finally:
-        page.close()  # Chromium ends when its pipe is closed
-        try:
-            process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with Child(["/bin/bash", "-c", shell, "bash", *command], log=directory / "chromium.log", piped=True) as chromium:
+        yield Page(chromium)

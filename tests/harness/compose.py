@@ -16,6 +16,7 @@ from deploy.release import base_image
 from devstack.jars import KAFKA, JarsMissing
 from devstack.ports import free_port
 from devstack.programs import ROOT
+from tests.harness.programs import printed_by
 
 _COMMAND_TIMEOUT_SECONDS = 1800.0  # the first build fetches every dependency
 _PROBE_TIMEOUT_SECONDS = 60.0
@@ -23,7 +24,6 @@ _COMPOSE = ROOT / "build/compose/docker-compose"
 """Made by `make test-images` where the engine has no Compose."""
 _DOCKERFILE = ROOT / "tests/service/images/stand-ins.Dockerfile"
 _STAND_IN_BASE = "leadview-stand-in:debian"
-_BUILD_SECONDS = 900.0
 # What this machine needs to reach the registries of packages, a build in a container needs as well.
 _INHERITED = ("etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
 
@@ -49,7 +49,8 @@ class Compose:
         self.base_image = base_image(ROOT)
         others = {service["image"] for service in self.services.values() if "build" not in service}
         for image in sorted(others | {self.base_image}):
-            self._get(image)
+            if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
+                _make_stand_in(self._engine, image, self._environment)
 
     def __enter__(self) -> Self:
         return self
@@ -83,24 +84,18 @@ class Compose:
     def __call__(self, *words: str) -> str:
         """Run a command of Compose, and return its standard output."""
         options = ("--project-name", self._project, "--project-directory", str(ROOT), "--file", str(self._file))
-        return self._run(*self._compose, *options, *words)
+        return printed_by(
+            [*self._compose, *options, *words], environment=self._environment, timeout=_COMMAND_TIMEOUT_SECONDS
+        )
 
     def engine(self, *words: str, standard_input: str = "") -> str:
         """Run a command of the engine, and return its standard output."""
-        return self._run(self._engine, *words, standard_input=standard_input)
-
-    def _run(self, *command: str, standard_input: str = "") -> str:
-        ended = subprocess.run(
-            command,
-            env=self._environment,
-            input=standard_input,
-            capture_output=True,
-            text=True,
-            check=False,
+        return printed_by(
+            [self._engine, *words],
+            environment=self._environment,
+            stdin=standard_input,
             timeout=_COMMAND_TIMEOUT_SECONDS,
         )
-        assert ended.returncode == 0, f"{' '.join(command)}:\n{ended.stdout}{ended.stderr}"
-        return ended.stdout
 
     def container(self, service: str) -> dict[str, Any]:
         """Returns what the engine says of the container of `service`, which may have ended."""
@@ -112,10 +107,6 @@ class Compose:
     def read(self, service: str, *files: str) -> str:
         """Returns the contents of those `files` that exist in the running container of `service`."""
         return self("--profile", "sample", "exec", "-T", service, "sh", "-c", f"cat {' '.join(files)} 2>/dev/null || :")
-
-    def _get(self, image: str) -> None:
-        if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
-            _make_stand_in(self._engine, image, self._environment)
 
 
 def _engine() -> tuple[str, list[str], dict[str, str]]:
@@ -131,11 +122,9 @@ def _engine() -> tuple[str, list[str], dict[str, str]]:
     raise EngineMissing("neither Docker nor Podman runs here, with Compose (CONTRIBUTING.md)")
 
 
-def _succeeds(*command: str, environment: Mapping[str, str] | None = None) -> bool:
+def _succeeds(*command: str) -> bool:
     try:
-        ended = subprocess.run(
-            command, env=environment, capture_output=True, check=False, timeout=_PROBE_TIMEOUT_SECONDS
-        )
+        ended = subprocess.run(command, capture_output=True, check=False, timeout=_PROBE_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         return False
     return ended.returncode == 0
@@ -152,29 +141,28 @@ def _make_stand_in(engine: str, image: str, environment: Mapping[str, str]) -> N
     try:
         with TemporaryDirectory(prefix="leadview-stand-in-") as scratch:
             context = Path(scratch)
-            if not _succeeds(engine, "image", "inspect", _STAND_IN_BASE, environment=environment):
+            if not _succeeds(engine, "image", "inspect", _STAND_IN_BASE):
                 _make_base(engine, context / "root", environment)
             context /= "context"
             context.mkdir()
             if target == "kafka":
                 _get_kafka(context)
             command = (engine, "build", "--file", str(_DOCKERFILE), "--target", target, "--tag", image, str(context))
-            _build(*command, environment=environment)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, JarsMissing) as error:
-        output = getattr(error, "output", None) or b""
-        raise EngineMissing(f"{missing}: {error}\n{output.decode(errors='replace')[-2000:]}") from error
+            printed_by(command, environment=environment)
+    except (AssertionError, subprocess.TimeoutExpired, JarsMissing) as error:
+        raise EngineMissing(f"{missing}: {error}") from error
 
 
 def _make_base(engine: str, root: Path, environment: Mapping[str, str]) -> None:
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(), re.MULTILINE))
     suite = release["VERSION_CODENAME"] if release["ID"] == "debian" else "stable"
-    _build("debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root))
+    printed_by(["debootstrap", "--variant=minbase", "--include=ca-certificates", suite, root])
     for name in _INHERITED:
         if Path("/", name).exists():
             shutil.copyfile(Path("/", name), root / name)
     archive = root.with_suffix(".tar")
-    _build("tar", "--create", "--directory", str(root), "--file", str(archive), ".")
-    _build(engine, "import", str(archive), _STAND_IN_BASE, environment=environment)
+    printed_by(["tar", "--create", "--directory", root, "--file", archive, "."])
+    printed_by([engine, "import", archive, _STAND_IN_BASE], environment=environment)
 
 
 def _get_kafka(context: Path) -> None:
@@ -184,16 +172,4 @@ def _get_kafka(context: Path) -> None:
         shutil.copy(jar, context)
     [version] = [jar.stem.removeprefix("kafka-server-") for jar in jars.glob("kafka-server-[0-9]*.jar")]
     tools = f"-Dartifact=org.apache.kafka:kafka-tools:{version}"
-    _build("mvn", "-q", "-B", "dependency:copy", tools, f"-DoutputDirectory={context}", directory=context)
-
-
-def _build(*command: str, environment: Mapping[str, str] | None = None, directory: Path | None = None) -> None:
-    subprocess.run(
-        command,
-        env=environment,
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=True,
-        timeout=_BUILD_SECONDS,
-    )
+    printed_by(["mvn", "-q", "-B", "dependency:copy", tools, f"-DoutputDirectory={context}"], directory=context)

@@ -77,10 +77,13 @@ def write(
 
 
 async def complete(store: Store) -> ControlRecord:
-    """Begin a record if there is none, and note that every shard holds everything that is written."""
+    """Begin a record if there is none, whose first generation has the identity that tests give it, and note that every
+    shard holds everything that is written.
+    """
+    fields = shared_fields(Stamp.first(), state_of()) | new_copy_fields(state_of())
     async with store.beginning:
         if await copies.read(store) is None:
-            await _begin(store)
+            await store.run([create_copy(copy=names.CONTROL, fields=fields)])
     record = await copies.current(store)
     assert await copies.mark_filled(store, record, record.copies, record.state.written, {})
     return await copies.current(store)
@@ -91,12 +94,6 @@ async def with_next(store: Store) -> tuple[ControlRecord, GenerationId]:
     record = await generations.add(store, await complete(store))
     assert record.state.next
     return record, record.state.next
-
-
-async def _begin(store: Store) -> None:
-    """Begin a record whose first generation has the identity that tests give it."""
-    fields = shared_fields(Stamp.first(), state_of()) | new_copy_fields(state_of())
-    await store.run([create_copy(copy=names.CONTROL, fields=fields)])
 
 
 def complete_all(settings: RedisSettings) -> None:
@@ -115,26 +112,21 @@ def complete_all(settings: RedisSettings) -> None:
         executor.submit(asyncio.run, run()).result()
 
 
-def read(client: Any) -> Copy | None:
-    """Returns the home copy; None if there is none."""
-    fields = client.hgetall(names.CONTROL)
+def read(client: Any, name: bytes = names.CONTROL) -> Copy | None:
+    """Returns a copy, by default the home copy; None if there is none."""
+    fields = client.hgetall(name)
     return Copy.parse({name.decode(): value for name, value in fields.items()}) if fields else None
 
 
 def home(client: Any) -> Copy:
     """Returns the home copy, which must exist."""
     copy = read(client)
-    assert copy
+    assert copy, "there is no control record"
     return copy
 
 
 def read_all(client: Any) -> dict[str, Copy | None]:
     """Returns the copies that the home copy lists; None for a copy that is missing. Empty if there is no home copy."""
     home = read(client)
-    if home is None:
-        return {}
-    found: dict[str, Copy | None] = {}
-    for tag in home.state.copies:
-        fields = client.hgetall(names.copy(names.CONTROL, tag.encode()))
-        found[tag] = Copy.parse({name.decode(): value for name, value in fields.items()}) if fields else None
-    return found
+    tags = home.state.copies if home else ()
+    return {tag: read(client, names.copy(names.CONTROL, tag.encode())) for tag in tags}

@@ -17,6 +17,7 @@ from typing import Self
 
 from devstack.child import Child
 from devstack.ports import LOOPBACK, free_port
+from devstack.programs import while_running
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _CADDYFILE = Path(__file__).parents[2] / "deploy/Caddyfile"
@@ -32,8 +33,8 @@ class Front:
         self,
         folder: Path,
         upstreams: Sequence[str],
-        host: str = LOOPBACK,
-        variables: Mapping[str, str] | None = None,
+        host: str,
+        variables: Mapping[str, str] | None,
     ) -> None:
         """`upstreams` are addresses of APIs, `variables` further environment variables. Its files are in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,10 @@ class Front:
         self.wait_until_answering()
 
     def wait_until_answering(self, status: int = 200) -> None:
-        wait_until(lambda: self._answers(status), f"the front at {self.host}:{self.port} answers {status}")
+        wait_until(
+            while_running(self._child, lambda: self._answers(status)),
+            f"the front at {self.host}:{self.port} answers {status}",
+        )
 
     def ask(self, method: str, target: str, host: str | None = None) -> tuple[int, dict[str, str], bytes]:
         """Returns status, headers with names in lower case, and body."""
@@ -88,7 +92,6 @@ class Front:
             connection.close()
 
     def _answers(self, status: int) -> bool:
-        self._child.check_running()
         try:
             return self.ask("GET", "/healthz")[0] == status
         except OSError:
@@ -103,6 +106,17 @@ class Quiet(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a response with these headers, but for those of one connection, and its length."""
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in _HOP:
+                self.send_header(name, value)
+        if status != 304:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
 
 class _OverTls(ThreadingHTTPServer):
@@ -141,25 +155,15 @@ def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False, **
         def do_GET(self) -> None:
             status = next(answers)
             if status:
-                self._answer(status, own, b"<html><h1>%d</h1></html>\n" % status)
+                self.answer(status, own, b"<html><h1>%d</h1></html>\n" % status)
                 return
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             request = urllib.request.Request(upstream + self.path, headers=headers)  # noqa: S310 - the API of a test
             try:
                 with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:  # noqa: S310
-                    self._answer(response.status, dict(response.headers), response.read())
+                    self.answer(response.status, dict(response.headers), response.read())
             except urllib.error.HTTPError as error:  # also 304
-                self._answer(error.code, dict(error.headers), error.read())
-
-        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                if name.lower() not in _HOP:
-                    self.send_header(name, value)
-            if status != 304:
-                self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+                self.answer(error.code, dict(error.headers), error.read())
 
     with serving(Gateway) as port:
         yield f"http://127.0.0.1:{port}"

@@ -20,12 +20,11 @@ from tests.harness import control, expected, generations, stored
 from tests.harness.api_server import ApiServer, running_api_process
 from tests.harness.commands import Finished, call, is_plain
 from tests.harness.crm import Message
-from tests.harness.hurried import PROGRAM
+from tests.harness.projectors import HURRIED
 from tests.harness.services import Kafka, client_of
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
-SETTLE_SECONDS = 3 * PATIENCE_SECONDS
 _REDIS_ABSENT = (redis.ConnectionError, redis.TimeoutError, ClusterError, RedisClusterException)
 _COMMAND_SECONDS = 4 * PATIENCE_SECONDS
 
@@ -76,7 +75,7 @@ class Leadview:
         }
         return own | self.settings | settings
 
-    def start(self, *words: str, command: Sequence[str] = PROGRAM, log: str = "", **settings: object) -> Child:
+    def start(self, *words: str, command: Sequence[str] = HURRIED, log: str = "", **settings: object) -> Child:
         """Start a projector or a command of it in the background, by default one that looks more often than usual. Its
         output is appended to `<log>.log`, by default to a file of its own."""
         self._started += 1
@@ -88,16 +87,16 @@ class Leadview:
     def serve(self, *messages: Message, log: str = "", **settings: object) -> Child:
         """Publish these messages and start a projector. Returns it when the first generation is complete."""
         self.publish(*messages)
-        projector = self.start("run", command=PROGRAM, log=log, **settings)
+        projector = self.start("run", command=HURRIED, log=log, **settings)
         self.wait_until_served()
         return projector
 
-    def run(self, *words: str, command: Sequence[str] = PROGRAM, stdin: object = None, **settings: object) -> Finished:
+    def run(self, *words: str, command: Sequence[str] = HURRIED, stdin: object = None, **settings: object) -> Finished:
         """Run a command of the projector until it ends; in this process, if it is a plain command and no other one can
         run meanwhile. Raises subprocess.TimeoutExpired.
         """
-        if self.calls_plain_commands and command in (PROGRAM, PROJECTOR) and is_plain(words):
-            return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)
+        if self.calls_plain_commands and command in (HURRIED, PROJECTOR) and is_plain(words):
+            return call(*words, environment=self.environment(**settings), stdin="" if stdin is None else str(stdin))
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
@@ -108,10 +107,6 @@ class Leadview:
             check=False,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
-
-    def call(self, *words: str, stdin: str = "", **settings: object) -> Finished:
-        """The same in this process, for plain commands (`call`)."""
-        return call(*words, environment=self.environment(**settings), stdin=stdin)
 
     def start_api(self, port: int, **settings: object) -> Child:
         """Start `python -m api`. It may not be ready yet."""
@@ -146,9 +141,7 @@ class Leadview:
 
     def state(self) -> State:
         """Returns the control record. There must be one."""
-        copy = control.read(self.redis)
-        assert copy, "there is no control record"
-        return copy.state
+        return control.home(self.redis).state
 
     def generation(self, number: int) -> GenerationId:
         """Returns the identity of the generation with this number. The control record must have one."""
@@ -216,10 +209,10 @@ class Leadview:
         self.wait_until_current()
         wait_until(self.is_served, "the live generation is served")
 
-    async def settled(self, timeout: float = SETTLE_SECONDS, *, after_crash: bool = False) -> None:
+    async def settled(self, *, after_crash: bool = False) -> None:
         """Wait until everything is covered, every job is done, and every document is what the reference says. Nothing
         may be published meanwhile."""
-        await eventually(self._is_settled, "all records are applied", timeout)
+        await eventually(self._is_settled, "all records are applied", 3 * PATIENCE_SECONDS)
         assert self.documents() == self.expected()
         stored.assert_consistent(self.redis, self._live(), after_crash=after_crash)
 

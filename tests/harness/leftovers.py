@@ -3,8 +3,10 @@
 import asyncio
 import functools
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from typing import ParamSpec
 
 Parameters = ParamSpec("Parameters")
@@ -29,26 +31,18 @@ def without_leftover_tasks(
     return checked
 
 
-class _Errors(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 @contextmanager
-def no_swallowed_errors(logger_name: str = "asyncio") -> Generator[None]:
+def no_swallowed_errors() -> Generator[None]:
     """Fails if asyncio reports an exception that was never retrieved, or one that a callback raised.
 
     asyncio reports these only in its log.
     """
-    errors = _Errors()
-    logger = logging.getLogger(logger_name)
+    errors, logger = BufferingHandler(sys.maxsize), logging.getLogger("asyncio")
+    errors.setLevel(logging.ERROR)
     logger.addHandler(errors)
     try:
         yield
     finally:
         logger.removeHandler(errors)
-    assert not errors.messages, f"{logger_name} reported: {errors.messages}"
+    messages = [record.getMessage() for record in errors.buffer]
+    assert not messages, f"asyncio reported: {messages}"

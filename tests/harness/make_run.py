@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devstack.programs import ROOT, descendants, is_alive
-from devstack.redis_server import RedisServerMissing, redis_program
+from devstack.redis_server import redis_program
 from tests.harness.chromium import Page, open_page
-from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -48,11 +47,10 @@ class Run:
 
 @contextmanager
 def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]:
-    """It is killed at the end, where it did not end by itself. Its temporary files are in `directory`."""
-    try:
-        redis_program()
-    except RedisServerMissing as error:
-        not_available(str(error))
+    """It is killed at the end, where it did not end by itself. Its temporary files are in `directory`. Raises
+    RedisServerMissing.
+    """
+    redis_program()
     scratch, output = directory / "tmp", directory / "output"
     scratch.mkdir()
     command = [sys.executable, "-m", "devstack", *arguments]

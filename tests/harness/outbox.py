@@ -18,6 +18,7 @@ from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
 from devstack.jars import CONNECT
 from devstack.ports import free_port
 from devstack.waiting import wait_until
+from tests.harness.programs import printed_by
 
 _READY_TIMEOUT_SECONDS = 180.0
 _JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
@@ -125,9 +126,7 @@ def running_postgres() -> Iterator[Postgres]:
             prefix = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--init-groups", "--"]
         data = directory / "data"
         initdb = [*prefix, str(programs / "initdb"), "--auth=trust", "--no-sync", f"--username={_USER}"]
-        created = Child([*initdb, f"--pgdata={data}"], log=directory / "initdb.log", directory=directory)
-        if created.wait(STOP_TIMEOUT_SECONDS) != 0:
-            raise created.failure("could not create the database")
+        printed_by([*initdb, f"--pgdata={data}"], directory=directory)
         options = [word for name, value in _OPTIONS.items() for word in ("-c", f"{name}={value}")]
         command = [*prefix, str(programs / "postgres"), "-D", str(data), "-p", str(port), *options]
         server = Child(command, log=directory / "postgres.log", directory=directory)

@@ -1,13 +1,14 @@
 """Which Redis and Kafka the tests run against, and what to do if there is none."""
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import docker
 import pytest
@@ -19,13 +20,13 @@ from testcontainers.community.kafka import KafkaContainer
 from testcontainers.community.redis import RedisContainer
 
 from devstack import topics
+from devstack.apache_kafka import ApacheKafka, plain_login
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
 from devstack.programs import ROOT
 from devstack.redis_server import RedisServer
 from schemas import names
 from schemas.redis_url import redis_url
-from tests.harness.shared_kafka import shared_kafka
 from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = names.PREFIX.decode()
@@ -35,9 +36,11 @@ _KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.0"
 _REDIS_IMAGE = "redis:8"
 _REDIS_PORT = 6379
 _PING_TIMEOUT_SECONDS = 5
+_KAFKA_USERS = {"crm": "right"}
+"""The passwords of those who can sign in."""
 
 KafkaKind = Literal["external", "container", "apache", "embedded"]
-RedisKind = Literal["external", "container", "binary"]
+Container = TypeVar("Container")
 
 
 class Kafka(NamedTuple):
@@ -54,7 +57,6 @@ class Kafka(NamedTuple):
 class RedisService(NamedTuple):
     """A running Redis. All keys of its database are deleted after each test."""
 
-    kind: RedisKind
     url: str
 
     def client(self) -> Any:
@@ -92,14 +94,9 @@ def client_of(url: str) -> Any:
     return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS, retry=retry)
 
 
-def services_required() -> bool:
-    """Returns whether a missing service is a failure: in CI, or on demand."""
-    return os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1"
-
-
 def not_available(reason: str) -> NoReturn:
-    """Skips the test, or fails it if services are required."""
-    if services_required():
+    """Skips the test, or fails it if services are required: in CI, or on demand."""
+    if os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1":
         pytest.fail(f"{reason} (no skip: services are required here)", pytrace=False)
     pytest.skip(reason)
 
@@ -107,14 +104,12 @@ def not_available(reason: str) -> NoReturn:
 def start_kafka(stack: ExitStack, directory: Path, shared: Path) -> Kafka:
     """Returns the first of: the address in LEADVIEW_TEST_KAFKA, a container, Apache's jars, the embedded one. The
     processes of a test run use the same one if `shared` is the same."""
-    address = os.environ.get("LEADVIEW_TEST_KAFKA")
-    if address:
+    if address := os.environ.get("LEADVIEW_TEST_KAFKA"):
         return _with_admin("external", address)
-    address = _kafka_container(stack)
-    if address:
-        return _with_admin("container", address)
+    if container := _started(stack, lambda: KafkaContainer(_KAFKA_IMAGE).with_kraft()):
+        return _with_admin("container", container.get_bootstrap_server())
     if KAFKA.why_unavailable() is None:
-        address, of_users = stack.enter_context(shared_kafka(shared, directory))
+        address, of_users = stack.enter_context(_shared_kafka(shared, directory))
         return _with_admin("apache", address)._replace(login_servers=of_users)
     embedded = stack.enter_context(EmbeddedKafka.start(directory))
     return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
@@ -125,13 +120,16 @@ def start_redis(stack: ExitStack, directory: Path) -> RedisService:
 
     Raises RedisServerMissing, and RuntimeError if the database of that URL is not empty: tests empty it.
     """
-    url = os.environ.get("LEADVIEW_TEST_REDIS_URL")
-    if url:
-        return _refuse_strangers(RedisService("external", url))
-    url = _redis_container(stack)
-    if url:
-        return RedisService("container", url)
-    return RedisService("binary", stack.enter_context(RedisServer.start(directory)).url)
+    if url := os.environ.get("LEADVIEW_TEST_REDIS_URL"):
+        with client_of(url) as client:
+            keys = client.dbsize()
+        if keys:
+            raise RuntimeError(f"LEADVIEW_TEST_REDIS_URL has {keys} keys; tests would delete them: give an empty one")
+        return RedisService(url)
+    if container := _started(stack, lambda: RedisContainer(_REDIS_IMAGE)):
+        port = container.get_exposed_port(_REDIS_PORT)
+        return RedisService(f"redis://{container.get_container_host_ip()}:{port}/0")
+    return RedisService(stack.enter_context(RedisServer.start(directory)).url)
 
 
 def redis_with_users(directory: Path) -> RedisServer:
@@ -157,34 +155,42 @@ def _with_admin(kind: KafkaKind, bootstrap_servers: str) -> Kafka:
     return Kafka(kind, bootstrap_servers, create_topic)
 
 
-def _refuse_strangers(service: RedisService) -> RedisService:
-    with service.client() as client:
-        keys = client.dbsize()
-    if keys:
-        raise RuntimeError(f"LEADVIEW_TEST_REDIS_URL has {keys} keys; tests would delete them: give an empty one")
-    return service
+@contextmanager
+def _shared_kafka(directory: Path, storage: Path) -> Iterator[tuple[str, str]]:
+    """Yields two addresses of one Apache Kafka for all processes of a test run, because each of its own would cost
+    seconds of a processor, and memory: an address for all, and one on which `_KAFKA_USERS` sign in. The first process
+    that asks for it starts it, and stops it when no other process uses it any more. `directory` is that of all
+    processes, `storage` is for the broker if this process starts it. Raises JarsMissing.
+
+    directory/address    its addresses, while it runs
+    directory/users      locked by each process that uses it; exclusively, while it is being stopped
+    directory/starting   locked by the process that starts it
+    """
+    directory.mkdir(exist_ok=True)
+    address = directory / "address"
+    with (directory / "users").open("w") as users, ExitStack() as started:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if not address.exists():
+            fcntl.flock(users, fcntl.LOCK_UN)
+            with (directory / "starting").open("w") as starting:
+                fcntl.flock(starting, fcntl.LOCK_EX)
+                fcntl.flock(users, fcntl.LOCK_SH)
+                if not address.exists():
+                    kafka = started.enter_context(ApacheKafka.start(storage, login=plain_login(_KAFKA_USERS)))
+                    topics.wait_for_groups(kafka.bootstrap_servers)
+                    started.callback(address.unlink)
+                    started.callback(fcntl.flock, users, fcntl.LOCK_EX)
+                    address.write_text(f"{kafka.bootstrap_servers} {kafka.sasl_servers}")
+        open_to_all, of_users = address.read_text().split()
+        yield open_to_all, of_users
 
 
-def _kafka_container(stack: ExitStack) -> str | None:
-    """Returns the bootstrap address; None if Docker does not run or has no image. It stops with `stack`."""
-    if not _docker_runs():
-        return None
-    try:
-        container = stack.enter_context(KafkaContainer(_KAFKA_IMAGE).with_kraft())
-    except DockerException:
-        return None
-    return str(container.get_bootstrap_server())
-
-
-def _redis_container(stack: ExitStack) -> str | None:
-    """Returns the URL; None if Docker does not run or has no image. It stops with `stack`."""
-    if not _docker_runs():
-        return None
-    try:
-        container = stack.enter_context(RedisContainer(_REDIS_IMAGE))
-    except DockerException:
-        return None
-    return f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(_REDIS_PORT)}/0"
+def _started(stack: ExitStack, create: Callable[[], AbstractContextManager[Container]]) -> Container | None:
+    """Returns a container that stops with `stack`; None if Docker does not run or has no image."""
+    if _docker_runs():
+        with suppress(DockerException):
+            return stack.enter_context(create())
+    return None
 
 
 @cache
@@ -192,12 +198,7 @@ def _docker_runs() -> bool:
     if not os.environ.get("DOCKER_HOST") and not Path("/var/run/docker.sock").exists():
         return False
     try:
-        client = docker.from_env(timeout=_PING_TIMEOUT_SECONDS)
+        with closing(docker.from_env(timeout=_PING_TIMEOUT_SECONDS)) as client:
+            return bool(client.ping())
     except DockerException:
         return False
-    try:
-        return bool(client.ping())
-    except DockerException:
-        return False
-    finally:
-        client.close()

@@ -41,7 +41,8 @@ def index(
     """Returns the leads of a contact, each with the hash of the summary that it shows."""
     owner = names.organization(organization_id)
     contact: bytes = client.get(names.document(resources.CONTACT, owner, generation, contact_id)) or b""  # type: ignore[assignment]
-    first = _first_lead(contact)
+    # The first lead of the index is stored in its contact's own value.
+    first = {names.long_id(contact[43:65]): contact[37:43]} if _live(contact) and any(contact[37:65]) else {}
     others = {
         names.long_id(lead): int(score).to_bytes(6, "little")
         for lead, score in client.zscan_iter(names.contact_leads(owner, generation, contact_id))
@@ -138,11 +139,6 @@ def _opens_until(entries: list[bytes]) -> int:
     if any(entry[22:23] == b"R" for entry in entries):
         return 1
     return min((expiry for entry in entries if (expiry := int.from_bytes(entry[23:], "little"))), default=0)
-
-
-def _first_lead(contact: bytes) -> dict[str, bytes]:
-    """Returns the lead of the index that is stored in its contact's own value."""
-    return {names.long_id(contact[43:65]): contact[37:43]} if _live(contact) and any(contact[37:65]) else {}
 
 
 def short(uuid: str) -> bytes:

@@ -82,24 +82,17 @@ class TokenServer:
 @contextmanager
 def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenServer]:
     """Serve until the block ends."""
-    identity = TokenServer(directory)
+    identity, headers = TokenServer(directory), {"Content-Type": "application/json"}
 
     class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer(200, identity.keys())
+            self.answer(200, headers, identity.keys())
 
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            self._answer(*identity.post(self.headers.get("Authorization", ""), form))
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            if status == 302:
-                self.send_header("Location", identity.keys_url)
-            self.end_headers()
-            self.wfile.write(body)
+            status, body = identity.post(self.headers.get("Authorization", ""), form)
+            location = {"Location": identity.keys_url} if status == 302 else {}
+            self.answer(status, headers | location, body)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)

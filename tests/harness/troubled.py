@@ -158,11 +158,7 @@ def _without_projectors(redis: RedisPart) -> Observation:
     return replace(WELL, redis=replace(redis, writers=[]))
 
 
-def _bad(topic: str, key: str) -> DeadLetter:
-    return DeadLetter(topic, 0, 5, key, "bad", 0)
-
-
-_BAD_KEY = _bad("crm.api-keys", f"{crm.ORGANIZATION}:{crm.API_KEY}")
+_BAD_KEY = DeadLetter("crm.api-keys", 0, 5, f"{crm.ORGANIZATION}:{crm.API_KEY}", "bad", 0)
 _DELETES = Retention("delete", 604_800_000, -1)
 
 OBSERVED: dict[str, Callable[[], Observation]] = {

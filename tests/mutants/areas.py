@@ -165,7 +165,7 @@ AREAS = (
         20,
         ("leadview/redis/connection.py", "leadview/redis/cluster.py", "leadview/redis/errors.py"),
         (
-            "unit/redis_access",
+            "unit/settings",
             "service/api_connection",
             "service/redis_faults",
             "service/redis_cluster",
@@ -186,7 +186,6 @@ AREAS = (
             "unit/api_request",
             "unit/api_limits",
             "unit/api_bounds",
-            "unit/api_edge",
             "service/api_requests",
             "service/api_edge",
             "service/api_limits",
@@ -215,7 +214,7 @@ AREAS = (
         16,
         ("api/edge.py",),
         (
-            "unit/api_edge",
+            "unit/api_request",
             "service/api_edge",
             "service/hostile_http/api_hostile_http",
             "service/hostile_http/api_greedy",

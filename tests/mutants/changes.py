@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -71,19 +72,17 @@ class Change(NamedTuple):
 
 def changes(path: str, source: bytes) -> list[Change]:
     """Returns all changes of a file, in its order. Each has an id of its own."""
-    found = sorted(_lua(path, source) if PurePath(path).suffix == ".lua" else _python(path, source), key=_place)
+    found = (
+        _lua(path, source) if PurePath(path).suffix == ".lua" else _inside(_Lines(path, source), ast.parse(source), ())
+    )
     seen: Counter[str] = Counter()
     named = []
-    for change in found:
+    for change in sorted(found, key=attrgetter("start", "end")):
         key = "\n".join((change.path, change.place, change.old, change.new))
         seen[key] += 1
         digest = hashlib.sha256(f"{key}\n{seen[key]}".encode()).hexdigest()
         named.append(change._replace(id=digest[:10]))
     return named
-
-
-def _place(change: Change) -> tuple[int, int]:
-    return change.start, change.end
 
 
 class _Lines:
@@ -128,10 +127,6 @@ def _lua(path: str, source: bytes) -> Iterator[Change]:
             for found in re.finditer(pattern, code[indent:]):
                 start, end = (lines.at(number, len(line[: indent + at].encode())) for at in found.span())
                 yield lines.change(PurePath(path).stem, start, end, found.expand(new))
-
-
-def _python(path: str, source: bytes) -> Iterator[Change]:
-    return _inside(_Lines(path, source), ast.parse(source), ())
 
 
 def _inside(lines: _Lines, node: ast.AST, names: tuple[str, ...], *, in_function: bool = False) -> Iterator[Change]:
@@ -187,15 +182,14 @@ def _replacements(lines: _Lines, node: ast.AST, function: str) -> Iterator[tuple
 def _is_said(node: ast.AST) -> bool:
     """Returns whether this is only for people, or for the type checker: a message, a log line, a docstring."""
     match node:
-        case ast.JoinedStr() | ast.Expr(value=ast.Constant()):
-            return True
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))):
-            return True
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="logger")))):
-            return True
-        case ast.keyword(arg="strict"):
-            return True
-        case ast.FunctionDef(name="__repr__"):
+        case (
+            ast.JoinedStr()
+            | ast.Expr(value=ast.Constant())
+            | ast.Call(func=ast.Attribute(value=ast.Name(id="logger")))
+            | ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))))
+            | ast.keyword(arg="strict")
+            | ast.FunctionDef(name="__repr__")
+        ):
             return True
     return False
 

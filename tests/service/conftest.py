@@ -92,7 +92,7 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
 def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisService]:
     """A single node in cluster mode: it serves every slot, and refuses scripts whose keys are in several."""
     with RedisServer.start(tmp_path_factory.mktemp("redis-cluster"), cluster=True) as server:
-        yield RedisService("binary", server.url)
+        yield RedisService(server.url)
 
 
 @pytest.fixture(scope="session")
@@ -121,7 +121,7 @@ async def cluster_store(cluster: RedisCluster) -> AsyncIterator[Store]:
 
 @pytest.fixture(scope="session")
 def redis_shards(three_primaries: RedisCluster) -> RedisService:
-    return RedisService("binary", three_primaries.url)
+    return RedisService(three_primaries.url)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ def test_a_sign_in_to_kafka(leadview_with_own_redis: Leadview, settings: dict[st
         "kafka_sasl_username": "crm",
     }
     # `status` waits for Kafka for little more than a second, and a busy machine may need longer.
-    wait_until(lambda: said in leadview.call("status", **login | settings).stdout, "status says it")
+    wait_until(lambda: said in leadview.run("status", **login | settings).stdout, "status says it")
 
 
 def test_asking_for_a_topic_creates_none(
@@ -86,7 +86,7 @@ def test_asking_for_a_topic_creates_none(
     """Though this broker creates the topics that clients ask for."""
     with Leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview:
         for command in ("status", "doctor"):
-            assert "missing" in leadview.call(command).stdout
+            assert "missing" in leadview.run(command).stdout
         created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
         assert not [topic for topic in created if topic.startswith(topic_prefix)]
     newer = TopicsRequest(["leads"]).build(_MetadataRequest_v10)  # which this broker does not know
@@ -97,7 +97,7 @@ def test_the_records_of_a_topic(leadview: Leadview) -> None:
     """Redis is away, and no consumer group appears."""
 
     def validate(*words: str, **settings: str) -> Finished:
-        return leadview.call("validate", *words, redis_url="redis://127.0.0.1:1/0", **settings)
+        return leadview.run("validate", *words, redis_url="redis://127.0.0.1:1/0", **settings)
 
     leads = leadview.topics.name(resources.LEAD)
     framed = crm.Message(resources.LEAD, crm.lead(1).key, b"\0\0\0\0\x07\x02\x48abc")
@@ -180,8 +180,8 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert of_key["last_used"] >= of_key["counted_since"]
     assert (of_revoked["requests"], of_revoked["refusals"]) == (1, 1)
     assert (unused["requests"], unused["last_used"]) == (0, None)
-    assert KEY[8:] not in leadview.call("usage", ORGANIZATION).ends(0, "never", crm.API_KEY)
-    leadview.call("usage", crm.OTHER_ORGANIZATION).ends(0, "no API keys")
+    assert KEY[8:] not in leadview.run("usage", ORGANIZATION).ends(0, "never", crm.API_KEY)
+    leadview.run("usage", crm.OTHER_ORGANIZATION).ends(0, "no API keys")
 
     leadview.redis.hset(name, mapping={f"another {number}": "1 0 1 1" for number in range(998)})
     with leadview.api() as api:
@@ -196,7 +196,7 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
 
 
 def usage(leadview: Leadview) -> dict[str, dict[str, Any]]:
-    return {each["hash"]: each for each in leadview.call("usage", ORGANIZATION, "--json").json}
+    return {each["hash"]: each for each in leadview.run("usage", ORGANIZATION, "--json").json}
 
 
 def projectors(parent: Child) -> set[int]:

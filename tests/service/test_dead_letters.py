@@ -5,7 +5,6 @@ Once an operator has accepted known bad records, they halt no line again, and ne
 import asyncio
 import re
 import shlex
-import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import partial
@@ -32,6 +31,7 @@ from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
+from tests.harness.projectors import DEFECTIVE
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 from tests.service.conftest import everywhere
 from tests.service.test_lua_checkpoint import LETTER
@@ -146,9 +146,6 @@ def listed(leadview: Leadview) -> list[DeadLetter]:
     return msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
 
 
-BAD_DEPLOY = (sys.executable, "-m", "tests.harness.defective")
-
-
 @pytest.mark.apache
 def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview) -> None:
     """A bad deploy has parked them. Nothing newer was published meanwhile, so the last of them decides."""
@@ -157,7 +154,7 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads
     )
     leadview.publish(crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1]))
-    leadview.start("run", command=BAD_DEPLOY)
+    leadview.start("run", command=DEFECTIVE)
     wait_until(lambda: len(listed(leadview)) == 22, "all are parked")
     assert leadview.documents() == {}
     # As if those of one partition had been in a batch that could not be read: one dead letter stands for all of them.

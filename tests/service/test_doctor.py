@@ -60,21 +60,21 @@ def results(done: Finished) -> dict[str, str]:
 @pytest.mark.apache
 def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
     leadview.publish(crm.organization(), crm.lead())
-    done = leadview.call("doctor").ends(0)
+    done = leadview.run("doctor").ends(0)
     [(read, empty)] = re.findall(r"Kafka records: those of (.+) can be read; empty: (.+)", done.stdout)
     named = [{leadview.topics.name(kind) for kind in kinds} for kinds in (FILLED, EMPTY)]
     assert [set(topics.split(", ")) for topics in (read, empty)] == named
     found = results(done)
     assert found.pop("Redis rights of the projector") in ("ok", "unknown"), "only Redis 7 says it"
     assert found == dict.fromkeys((*ALL, *ALL_OF_KAFKA), "ok") | {"Redis rights of the API": "unknown"}
-    assert leadview.call("doctor", "--api").status == 0
+    assert leadview.run("doctor", "--api").status == 0
     # Except by an API of the test before, which may still end.
     assert set(leadview.redis.scan_iter("*")) <= {names.LATENCY}, "nothing is written"
 
     leadview.serve(crm.api_key(), crm.contact(first_name="Zaphod"))
     bundle = tmp_path / "ticket.zip"
     passwords = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
-    pack = partial(leadview.call, "doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret")
+    pack = partial(leadview.run, "doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret")
     pack(**passwords).ends(1)  # the password of Redis is wrong
     pack().ends(0)
     assert bundle.stat().st_mode & 0o077 == 0
@@ -83,7 +83,7 @@ def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path:
     text = "".join(contents.values())
     assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
     assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
-    done = leadview.call("doctor", "--bundle", str(tmp_path / "no" / "folder"))
+    done = leadview.run("doctor", "--bundle", str(tmp_path / "no" / "folder"))
     assert (done.status, "Traceback" in done, "cannot be written" in done.stderr) == (1, False, True)
 
 
@@ -95,7 +95,7 @@ def contents_of(bundle: Path) -> dict[str, str]:
 
 @pytest.mark.apache
 def test_on_a_cluster(leadview_on_cluster: Leadview) -> None:
-    leadview_on_cluster.call("doctor").ends(0, "3 server(s) hold documents")
+    leadview_on_cluster.run("doctor").ends(0, "3 server(s) hold documents")
 
 
 def problem(done: Finished, check: str, *said: str) -> dict[str, str]:
@@ -106,7 +106,7 @@ def problem(done: Finished, check: str, *said: str) -> dict[str, str]:
 
 @pytest.mark.apache
 def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = partial(leadview.call, "doctor")
+    call = partial(leadview.run, "doctor")
     advice = ("correct LEADVIEW_REDIS_URL", "nothing.leads: missing: create what is missing")
     found = problem(call(redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing."), "Redis", *advice)
     assert (found["Redis data"], found["Kafka"], found["Kafka topics"]) == ("unknown", "ok", "problem")
@@ -133,8 +133,8 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.apache
 def test_the_rights_of_both_users(with_users: Leadview, users_redis: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
-    of_projector = partial(with_users.call, "doctor", **users["projector"])
-    of_api = partial(with_users.call, "doctor", "--api", **users["api"])
+    of_projector = partial(with_users.run, "doctor", **users["projector"])
+    of_api = partial(with_users.run, "doctor", "--api", **users["api"])
     of_projector().ends(0)
     of_api().ends(0)
     problem(of_projector(redis_password="wrong"), "Redis", "LEADVIEW_REDIS_PASSWORD")

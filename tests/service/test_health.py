@@ -21,9 +21,9 @@ from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api_process
 from tests.harness.commands import Finished, call
-from tests.harness.impatient import PROGRAM as IMPATIENT
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
+from tests.harness.projectors import IMPATIENT
 from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 
 pytestmark = pytest.mark.apache

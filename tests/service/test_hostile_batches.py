@@ -7,7 +7,6 @@ refuses to store is in `tests/unit/test_fetching.py` and `tests/fuzz/kafka.py`.
 
 import asyncio
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,14 +20,13 @@ from tests.harness import crm, raw_batches, stored
 from tests.harness.commands import Finished
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
-from tests.harness.measured import peak_memory
+from tests.harness.projectors import MEASURED, peak_memory
 from tests.harness.raw_batches import GZIP, LZ4, NONE, ZSTD, Header, batch
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 MAX_MEMORY = 300 * 1024 * 1024
 """Of a projector, at its peak. Without any records it has about 90 MB."""
 MAX_DEAD_LETTER = 4096
-MEASURED = (sys.executable, "-m", "tests.harness.measured")
 MEGA = 1_000_000
 _PARTITIONS = 24
 """So many that a decompressed batch of each, or a fetched one, would exceed the bound."""

@@ -161,7 +161,7 @@ def test_what_is_refused_is_said(
     monkeypatch.setenv("TEST_TOKEN_FILE", str(token))
 
     def status() -> str:
-        provider = "tests.harness.token_function:token"
+        provider = "tests.harness.projectors:token"
         return leadview.run("status", kafka_sasl_mechanism="OAUTHBEARER", kafka_oauth_token_provider=provider).output
 
     token.write_text(servers.identity.token())
@@ -273,7 +273,7 @@ async def test_the_present_token_is_used_while_there_is_no_new_one() -> None:
 
 
 async def test_a_function_that_fails_is_named_without_its_message() -> None:
-    name = "tests.harness.token_function:broken"
+    name = "tests.harness.projectors:broken_token"
     with pytest.raises(TokenUnavailable) as error:
         await tokens(ProjectorSettings(kafka_oauth_token_provider=name)).token()
     said = f"LEADVIEW_KAFKA_OAUTH_TOKEN_PROVIDER ({name}) returned no token for Kafka (RuntimeError)"

@@ -13,7 +13,7 @@ from schemas import api_keys, names, resources
 from schemas.control import number_of
 from tests.chaos.core import key_of, writer_to
 from tests.chaos.reader import readers_of
-from tests.harness import control, crm, generations, next_mapping, stored
+from tests.harness import control, crm, generations, projectors, stored
 from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
@@ -22,13 +22,13 @@ from tests.harness.projection import open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
-NEXT = next_mapping.PROGRAM
+NEXT = projectors.NEXT_MAPPING
 
 
 @pytest.mark.apache
 def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is expected in the end follows from the next mapping; the programs are processes of their own.
-    monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, next_mapping.lead_document)
+    monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, projectors.lead_document)
     writer = writer_to(leadview, 100, leads=400, contacts=150)
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
     old = leadview.serve(crm.lead(id=crm.uuid(0xFFFF)))
@@ -42,13 +42,13 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
             "metrics say that a rebuild is due",
         )
         assert "a rebuild is due" in new.log.read_text()
-        due = f"rebuild due: this program has mapping version {next_mapping.VERSION}"
+        due = f"rebuild due: this program has mapping version {projectors.NEXT_VERSION}"
         assert due in leadview.run("status", command=NEXT)
 
         refused = ("leads.referrer_length", "Not promoted: ", "documents differ, and --threshold is 0")
         leadview.run("rebuild", "--promote", "--max-latency", "0", command=NEXT).ends(1, *refused)
         assert (
-            f"was started with mapping version {next_mapping.VERSION}, this program has {mapping.VERSION}"
+            f"was started with mapping version {projectors.NEXT_VERSION}, this program has {mapping.VERSION}"
             in leadview.run("rebuild", "--max-latency", "0")
         )
         shown = leadview.run("show", "lead", crm.ORGANIZATION, crm.uuid(0xFFFF))

@@ -112,15 +112,15 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
         (["Bearer", KEY], "", 2, ["`show key -` reads it from standard input"]),
         ([HASH, HASH], "", 2, ["name one key"]),
     ):
-        done = leadview.call("show", "key", *words, stdin=stdin).ends(status, *parts)
+        done = leadview.run("show", "key", *words, stdin=stdin).ends(status, *parts)
         assert not any(secret in done for secret in (KEY[8:], KEY[:-1], other)), done.output
-    assert KEY not in leadview.call("show", "organization", KEY).ends(2)
-    leadview.call("show", "organization", crm.ORGANIZATION).ends(0, "passes all checks")
-    leadview.call("show", "organization", crm.OTHER_ORGANIZATION).ends(0, "403 api_access_disabled")
-    leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD).ends(0, "not served")
-    assert "not served" not in leadview.call("show", "lead", crm.ORGANIZATION, crm.LEAD)
-    [found] = leadview.call("show", "key", "-", "--json", stdin=KEY).json
+    assert KEY not in leadview.run("show", "organization", KEY).ends(2)
+    leadview.run("show", "organization", crm.ORGANIZATION).ends(0, "passes all checks")
+    leadview.run("show", "organization", crm.OTHER_ORGANIZATION).ends(0, "403 api_access_disabled")
+    leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD).ends(0, "not served")
+    assert "not served" not in leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD)
+    [found] = leadview.run("show", "key", "-", "--json", stdin=KEY).json
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")
-    refused = leadview.call("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").json
+    refused = leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").json
     *known, why = (refused["refusal"][name] for name in ("row", "status", "error", "why"))
     assert (known, bool(why)) == (["6", 403, "api_access_disabled"], True)

@@ -92,7 +92,7 @@ async def test_a_live_generation_that_is_not_complete_is_not_served(projection: 
 @pytest.mark.apache
 def test_the_command(leadview: Leadview) -> None:
     def wait(version: int, **settings: str) -> Finished:
-        return leadview.call("wait", "lead", *LEAD, "--version", str(version), "--timeout", "0", **settings)
+        return leadview.run("wait", "lead", *LEAD, "--version", str(version), "--timeout", "0", **settings)
 
     topic = leadview.topics.name(resources.LEAD)
     wait(1).ends(1, "Redis is empty", "no projector is running")

@@ -14,7 +14,7 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from docs.generate.troubles import ROWS, Row, Servers
-from tests.harness.promtool import Expected, Value, run
+from tests.harness.programs import Expected, Value, evaluate
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.troubles.installation import LOGIN, LOOK_SECONDS, RULES, WELL, Installation, Redis, Series, installation
 from tests.troubles.troubles import TROUBLES
@@ -136,7 +136,7 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
         end = (len(earlier) + 1) * STEPS * STEP_SECONDS // 60 - 1
         expected: list[Expected] = [(end, FIRED if row.alerts else FIRING, firing)]
         try:
-            run(folder, RULES, f"{STEP_SECONDS}s", values, expected)
+            evaluate(folder, RULES, f"{STEP_SECONDS}s", values, expected)
         except AssertionError as error:
             why = str(error)
             return False

@@ -19,9 +19,9 @@ from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, running_api_process
-from tests.harness.impatient import PROGRAM as IMPATIENT
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
+from tests.harness.projectors import IMPATIENT
 from tests.harness.records import Records
 from tests.harness.services import REDIS_USERS, Kafka, redis_with_users
 from tests.harness.waiting import wait_until
@@ -180,7 +180,7 @@ class Projecting(NamedTuple):
         return (
             ask(self.port, "/healthz")[0] == 503
             and bool(metric(self.port, "leadview_projector_problems"))
-            and self.leadview.call("status").status == 1
+            and self.leadview.run("status").status == 1
         )
 
     def is_done_or_said(self) -> bool:
@@ -190,7 +190,7 @@ class Projecting(NamedTuple):
         return (
             ask(self.port, "/healthz")[0] == 200
             and metric(self.port, "leadview_projector_problems") == 0
-            and self.leadview.call("status").status == 0
+            and self.leadview.run("status").status == 0
         )
 
 

@@ -3,7 +3,6 @@ block as the table advises.
 """
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -24,13 +23,12 @@ from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.crm import Message
 from tests.harness.metrics_port import ask
-from tests.harness.next_mapping import PROGRAM as NEXT
+from tests.harness.projectors import FAILING, NEXT_MAPPING
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.troubles.installation import API_USER, KEY, PROJECTOR_USER, WELL, Installation
 
 Make = Callable[[Installation], AbstractContextManager[None]]
 TROUBLES: dict[str, Make] = {}
-DEFECTIVE = (sys.executable, "-m", "tests.harness.defective")
 _DAY = timedelta(days=1)
 
 
@@ -342,7 +340,7 @@ def a_line_is_halted(here: Installation) -> Iterator[None]:
 @trouble("a line is failing")
 def a_line_is_failing(here: Installation) -> Iterator[None]:
     """A defect of the program, which the former version does not have."""
-    for _ in _all_with_another(here, DEFECTIVE, test_defect=True):
+    for _ in _all_with_another(here, FAILING):
         here.leadview.publish(*(crm.lead(300, id=crm.OTHER_LEAD) for _ in range(2)))
         yield
 
@@ -388,8 +386,8 @@ def _with_clock(here: Installation, off: timedelta) -> Iterator[None]:
 @trouble("an older program")
 def an_older_program(here: Installation) -> Iterator[None]:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
-    newer = here.leadview.start("run", command=NEXT)
-    _succeed(here, "rebuild", "--max-latency", "0", command=NEXT)
+    newer = here.leadview.start("run", command=NEXT_MAPPING)
+    _succeed(here, "rebuild", "--max-latency", "0", command=NEXT_MAPPING)
     newer.stop()
     yield
     _drop_the_next(here)

@@ -5,6 +5,7 @@ for another one's queue.
 
 import asyncio
 from asyncio import Future, Task
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,12 +57,15 @@ def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, fl
     assert figures(usage) == {forms[0].key_record: (1, 0, 9.0)}
 
 
+def count(usage: Usage, numbers: range, status: int = 200) -> None:
+    for number in numbers:
+        usage.count(named(number), status, 1.0)
+
+
 def test_unknown_keys_take_no_place_of_others() -> None:
     usage = Usage()
-    for number in range(MAX_REFUSED_KEYS + 100):
-        usage.count(named(-number - 1), 401, 1.0)
-    for number in range(MAX_KEYS + 100):
-        usage.count(named(number), 200, 1.0)
+    count(usage, range(-MAX_REFUSED_KEYS - 100, 0), 401)
+    count(usage, range(MAX_KEYS + 100))
     assert len(figures(usage)) == MAX_REFUSED_KEYS + MAX_KEYS
 
 
@@ -75,21 +79,16 @@ def test_what_could_not_be_written_is_kept() -> None:
 
 def test_what_is_kept_has_the_same_bound() -> None:
     usage = Usage()
-    for number in range(MAX_KEYS):
-        usage.count(named(number), 200, 1.0)
+    count(usage, range(MAX_KEYS))
     unwritten = usage._take()
-    for number in range(MAX_KEYS, MAX_KEYS + 100):
-        usage.count(named(number), 200, 1.0)
+    count(usage, range(MAX_KEYS, MAX_KEYS + 100))
     usage._keep(unwritten)
     assert len(figures(usage)) == MAX_KEYS
 
 
-SLOTS = len(LATENCY_BUCKETS) + 1
-
-
 def buckets(**counts: int) -> list[int]:
     """Returns counts by the number of their bucket: `_0`, `_1` …"""
-    return [counts.get(f"_{number}", 0) for number in range(SLOTS)]
+    return [counts.get(f"_{number}", 0) for number in range(len(LATENCY_BUCKETS) + 1)]
 
 
 @pytest.mark.parametrize(
@@ -132,17 +131,9 @@ def test_a_recent_value_that_is_used_is_kept() -> None:
         assert recent.get(b"used") == 1
 
 
-class IdleStore:
-    """Redis has nothing to do, and its shards are complete."""
-
-    pending = 0
-
-    def believes(self, _: bytes) -> bool:
-        return True
-
-
 def keys(max_in_flight: int, guesses: int = 100, clock: Any = lambda: 0.0) -> KnownKeys:
-    store: Any = IdleStore()
+    """Redis has nothing to do, and its shards are complete."""
+    store: Any = SimpleNamespace(pending=0, believes=lambda _: True)
     return KnownKeys(store, Guesses(Limit(guesses, 10)), max_in_flight, clock=clock)
 
 
@@ -171,9 +162,7 @@ async def test_requests_with_the_same_key_wait_for_one_trial(
     known.settle(header, first, trial, accepted)
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {error or type(None)}
-    assert (known.known(header) is first) == (accepted is True)
-    assert not known._waiting
-    assert not known._trials
+    assert (known.known(header) is first, len(known._waiting), len(known._trials)) == (accepted is True, 0, 0)
 
 
 async def test_all_that_wait_for_a_trial_are_bounded_together() -> None:
@@ -214,17 +203,17 @@ LONG = 60.0
 
 
 class Callers:
-    """Calls that have a turn, and calls that wait for one, in the order in which they had them."""
+    """Calls of these organizations: those that have a turn, and those that wait for one, in the order in which they had
+    them.
+    """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, *names: bytes) -> None:
         self.turns = turns
         self.under_way: list[bytes] = []
         self.had: list[bytes] = []
         self.waiting: list[Task[None]] = []
-
-    def call(self, *names: bytes) -> None:
         for name in names:
-            turn = self.turns.take(name)
+            turn = turns.take(name)
             if turn is None:
                 self._begin(name)
             else:
@@ -246,8 +235,7 @@ class Callers:
 
 
 async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> None:
-    callers = Callers(Turns(2, 8, most=100, timeout=LONG))
-    callers.call(*[b"a"] * 5, b"b")
+    callers = Callers(Turns(2, 8, most=100, timeout=LONG), *[b"a"] * 5, b"b")
     assert sorted(callers.under_way) == [b"a", b"a", b"b"]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -259,8 +247,7 @@ async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> 
 
 
 async def test_organizations_take_turns() -> None:
-    callers = Callers(Turns(2, 2, most=100, timeout=LONG))
-    callers.call(*[b"a"] * 5, b"b", b"b", b"c")
+    callers = Callers(Turns(2, 2, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b", b"c")
     await asyncio.sleep(0)
     while callers.under_way:
         await callers.end(callers.under_way[0])
@@ -271,8 +258,7 @@ async def test_organizations_take_turns() -> None:
 
 
 async def test_calls_of_one_organization_keep_their_order() -> None:
-    callers = Callers(Turns(1, 1, most=100, timeout=LONG))
-    callers.call(*[b"a"] * 4)
+    callers = Callers(Turns(1, 1, most=100, timeout=LONG), *[b"a"] * 4)
     for ended in range(4):
         assert [task.done() for task in callers.waiting] == [True] * ended + [False] * (3 - ended)
         await callers.end(b"a")
@@ -289,8 +275,7 @@ async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
 
 
 async def test_a_call_that_waits_too_long_fails_alone() -> None:
-    callers = Callers(Turns(1, 8, most=100, timeout=0.01))
-    callers.call(*[b"a"] * 3)
+    callers = Callers(Turns(1, 8, most=100, timeout=0.01), *[b"a"] * 3)
     await asyncio.sleep(0)
     late, cancelled = callers.waiting
     cancelled.cancel()
@@ -301,8 +286,7 @@ async def test_a_call_that_waits_too_long_fails_alone() -> None:
 
 
 async def test_a_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
-    callers = Callers(Turns(1, 8, most=100, timeout=LONG))
-    callers.call(*[b"a"] * 3)
+    callers = Callers(Turns(1, 8, most=100, timeout=LONG), *[b"a"] * 3)
     await asyncio.sleep(0)
     cancelled, following = callers.waiting
     callers.turns.leave(b"a")

@@ -30,8 +30,7 @@ from tests.harness.crm import ORGANIZATION, OTHER_ORGANIZATION
     ],
 )
 def test_a_bucket(quota: int, window: int, full_in: int, found: Bucket) -> None:
-    assert bucket(quota, window, full_in) == found
-    assert interval(quota, window) == found.interval
+    assert (bucket(quota, window, full_in), interval(quota, window)) == (found, found.interval)
 
 
 REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 99, 100_000, 300, 10, 299, 33_334)
@@ -77,16 +76,15 @@ def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, win
 
 def test_t_of_an_address_is_retry_after() -> None:
     """It is when one more try remains, not when all of them do."""
-    guesses = Guesses(Limit(2, 7200))
-    began = time.time()
+    guesses, began = Guesses(Limit(2, 7200)), time.time()
     guesses.charge(b"192.0.2.1")
     guesses.charge(b"192.0.2.1")
     with pytest.raises(TooManyGuesses) as raised:
         guesses.charge(b"192.0.2.1")
-    error = raised.value
-    assert read(error.headers)[b"ratelimit"] == b'"address";r=0;t=%d' % error.retry_after
-    assert error.retry_after <= 3600
-    full_at = int(read(error.headers)[b"x-ratelimit-reset"])
+    found, retry_after = read(raised.value.headers), raised.value.retry_after
+    assert found[b"ratelimit"] == b'"address";r=0;t=%d' % retry_after
+    assert retry_after <= 3600
+    full_at = int(found[b"x-ratelimit-reset"])
     assert began + 7200 <= full_at <= time.time() + 7200 + 2, "rounded up twice"
 
 
@@ -100,8 +98,7 @@ def test_t_of_an_address_is_retry_after() -> None:
     ],
 )
 def test_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
-    key, organization = remaining
-    reply = Reply(200, 0, 100, 10, key, 0, 300, 10, organization, 0)
+    reply = Reply(200, 0, 100, 10, remaining[0], 0, 300, 10, remaining[1], 0)
     assert read(headers(reply))[b"x-ratelimit-limit"] == limit
 
 

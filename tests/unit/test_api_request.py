@@ -1,10 +1,15 @@
-"""What the API reads of a request: credentials, the client's address, tags, ids of requests. What
-it sends: errors, which schemas/problems.py describes for OpenAPI; a defect is 500, and is logged. And which responses
-leave a log line, and what is in it.
+"""What the API reads of a request: credentials, the client's address, tags, ids of requests. What it sends: heads, and
+errors, which schemas/problems.py describes for OpenAPI; a defect is 500, and is logged. Which responses leave a log
+line, and what is in it. And what the edge and uvicorn's server know of each other: if one of those tests fails after an
+upgrade of uvicorn, compare api/edge.py with `startup` and `shutdown` in uvicorn's `server.py` before changing anything
+here.
 """
 
+import inspect
 import logging
 import re
+from collections import Counter
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
@@ -12,10 +17,14 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
+from uvicorn import Config
+from uvicorn.server import Server, ServerState
 
 from api import errors
 from api.app import Endpoint
 from api.documents import Documents
+from api.edge import Edge
 from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, NoSuchRecord, Rebuilding, Unavailable
 from api.redis.store import Reply
 from api.request import (
@@ -25,6 +34,7 @@ from api.request import (
     Response,
     client_address,
     credentials,
+    encode_head,
     error_response,
     etag_of,
     etags_to_match,
@@ -47,13 +57,15 @@ SENT = KEY.encode()
 
 @pytest.mark.parametrize("start", [b"Bearer ", b"bearer ", b"BEARER  ", b"bEaReR     "])
 def test_a_key(start: bytes) -> None:
-    found = credentials(start + SENT)
-    owner = names.organization(ORGANIZATION)
-    assert found.organization == owner
-    assert found.organization_tag == api_keys.organization_tag(ORGANIZATION).encode()
-    assert found.key_record == names.api_key(owner, api_keys.key_hash(KEY))
-    assert found.key_limit == names.key_limit(owner, api_keys.key_hash(KEY))
-    assert found.organization_limit == names.organization_limit(owner)
+    found, owner, key_hash = credentials(start + SENT), names.organization(ORGANIZATION), api_keys.key_hash(KEY)
+    assert asdict(found) == {
+        "organization": owner,
+        "organization_tag": api_keys.organization_tag(ORGANIZATION).encode(),
+        "key_record": names.api_key(owner, key_hash),
+        "key_limit": names.key_limit(owner, key_hash),
+        "organization_limit": names.organization_limit(owner),
+        "packed": None,
+    }
     assert KEY not in repr(found)
 
 
@@ -174,14 +186,10 @@ def make(kind: type[ApiError]) -> ApiError:
 def test_the_body_of_an_error(kind: type[ApiError]) -> None:
     answer = error_response(make(kind), b"the-id", None)
     body = orjson.loads(answer.body)
-    expected = ["error", "message", "status", "request_id"]
-    if kind.status in (429, 503):
-        expected.append("retry_after")
-    if kind.status == 429:
-        expected.append("violated_policies")
-    assert list(body) == expected
-    assert (body["error"], body["status"], body["request_id"]) == (kind.code, answer.status, "the-id")
-    assert answer.status == kind.status
+    further = {429: ["retry_after", "violated_policies"], 503: ["retry_after"]}
+    expected = ["error", "message", "status", "request_id", *further.get(kind.status, [])]
+    assert (list(body), answer.status) == (expected, kind.status)
+    assert (body["error"], body["status"], body["request_id"]) == (kind.code, kind.status, "the-id")
     assert b"\r\ncache-control: no-store\r\n" in answer.headers
 
 
@@ -193,8 +201,7 @@ def test_bodies_of_errors_link_to_the_description_of_their_code(kind: type[ApiEr
 
 
 def test_reasons_of_errors_are_not_sent() -> None:
-    answer = error_response(errors.Unavailable("LOADING of 10.0.0.7"), b"x", None)
-    assert b"10.0.0.7" not in answer.body
+    assert b"10.0.0.7" not in error_response(errors.Unavailable("LOADING of 10.0.0.7"), b"x", None).body
 
 
 REQUEST = Request(b"mine", "GET", b"/", {b"authorization": b"Bearer lv_live_secret"})
@@ -218,9 +225,8 @@ async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     await Endpoint(worker, "x", broken, "x")({"request": REQUEST}, nothing, send)
     [message] = sent
     request, response = message["request"], message["response"]
-    assert response.status == 500
+    assert (request.id, response.status) == (b"mine", 500)
     assert orjson.loads(response.body)["error"] == "internal_error"
-    assert request.id == b"mine"
     assert worker.counters.routes["x"].statuses == {500: 1}
     assert [vars(record)["request_id"] for record in caplog.records] == ["mine"]
     assert "secret" not in caplog.text
@@ -278,19 +284,21 @@ def test_the_lowest_status_that_is_logged(mode: RequestLogMode, lowest: int) -> 
 
 def test_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     write(RequestLog(), 503, Unavailable("there is no connection to Redis"))
-    [record] = caplog.records
-    fields = vars(record)
-    assert {name: fields[name] for name in ("request_id", "method", "route", "status", "error", "reason")} == {
+    [fields] = map(vars, caplog.records)
+    expected = {
+        "levelno": logging.ERROR,
         "request_id": "mine",
         "method": "GET",
         "route": "/api/v1/ext/leads/{id}",
         "status": 503,
         "error": "service_unavailable",
         "reason": "there is no connection to Redis",
+        "organization": ORGANIZATION,
+        "key": api_keys.key_hash(KEY)[:12],
+        "duration_ms": 1.2,
+        "record": crm.LEAD,
     }
-    assert (fields["organization"], fields["key"]) == (ORGANIZATION, api_keys.key_hash(KEY)[:12])
-    assert (fields["duration_ms"], fields["record"]) == (1.2, crm.LEAD)
-    assert record.levelno == logging.ERROR
+    assert {name: fields[name] for name in expected} == expected
     assert KEY[8:] not in str(fields)
 
 
@@ -301,8 +309,7 @@ def test_a_few_4xx_and_every_5xx_are_logged(caplog: pytest.LogCaptureFixture) ->
     for _ in range(SAMPLE + 20):
         write(log, 404, NoSuchRecord())
         write(log, 503, Unavailable())
-    assert sum(vars(record)["status"] == 404 for record in caplog.records) == SAMPLE
-    assert sum(vars(record)["status"] == 503 for record in caplog.records) == SAMPLE + 20
+    assert Counter(vars(record)["status"] for record in caplog.records) == {404: SAMPLE, 503: SAMPLE + 20}
     skipped = sum(vars(record).get("skipped", 0) for record in caplog.records)
     caplog.clear()
     now = 11.0
@@ -373,3 +380,43 @@ def test_what_is_no_key_is_kept(vector: Vector, sent: str) -> None:
     changed = rest[:-1] + ("1" if rest[-1] == "0" else "0")
     text = sent.format(rest=rest, changed=changed).encode()
     assert request_id(text) == text
+
+
+def test_what_the_server_gives_the_edge() -> None:
+    """It passes these arguments, waits for these connections and tasks, and renews these headers."""
+    [passed] = re.findall(r"http_protocol_class\((.*?)\n *\)", inspect.getsource(Server.startup), re.DOTALL)
+    arguments = ["config", "server_state", "app_state", "_loop"]
+    assert re.findall(r"(\w+)=", passed) == list(inspect.signature(Edge).parameters) == arguments
+    assert list(inspect.signature(Edge.shutdown).parameters) == ["self"]
+    state = ServerState()
+    assert (state.connections, state.tasks, state.default_headers) == (set(), set(), [])
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        pytest.param(Server.on_tick, "server_state.default_headers = date_header", id="renews headers"),
+        pytest.param(Server._wait_tasks_to_complete, "self.server_state.connections", id="waits for connections"),
+        pytest.param(Server._wait_tasks_to_complete, "self.server_state.tasks", id="waits for tasks"),
+        pytest.param(Server.shutdown, "connection.shutdown()", id="ends a connection"),
+        pytest.param(Config.load, "self.loaded_app = ", id="loads the application"),
+    ],
+)
+def test_what_the_server_does(source: Callable[..., object], text: str) -> None:
+    assert text in inspect.getsource(source)
+
+
+def test_status_lines() -> None:
+    head = encode_head(Response(431), b"mine", cors=False, close=False)
+    assert head == b"HTTP/1.1 431 Request Header Fields Too Large\r\nx-request-id: mine\r\ncontent-length: 0\r\n\r\n"
+
+
+def test_the_head_of_a_response() -> None:
+    large = Response(200, b"a: b\r\n", b"12", (b"345", b"6"))
+    common = b"HTTP/1.1 200 OK\r\ndate: now\r\na: b\r\nx-request-id: mine\r\ncontent-length: 6\r\n"
+    assert encode_head(large, b"mine", b"date: now\r\n", cors=False, close=False) == common + b"\r\n"
+    closing = encode_head(large, b"mine", b"date: now\r\n", cors=True, close=True)
+    assert closing.startswith(common + b"access-control-allow-origin: *\r\n")
+    assert closing.endswith(b"\r\nconnection: close\r\n\r\n")
+    for status in (204, 304):
+        assert b"content-length" not in encode_head(Response(status), b"mine", cors=False, close=False)

@@ -132,9 +132,9 @@ def test_no_key_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_accepted_records() -> None:
-    arguments = parse([*ACCEPT, "crm.leads:0:7", "crm.leads:1:120-420", "--note", " an import\nof 2024 "])
-    assert [str(record) for record in arguments.records] == ["crm.leads:0:7", "crm.leads:1:120-420"]
-    assert arguments.note == "an import of 2024"
+    words = ["crm.leads:0:7", "crm.leads:1:120-420"]
+    arguments = parse([*ACCEPT, *words, "--note", " an import\nof 2024 "])
+    assert ([*map(str, arguments.records)], arguments.note) == (words, "an import of 2024")
     assert parse([*ACCEPT, "--all", "--note", "x"]).records == []
 
 

@@ -46,8 +46,7 @@ def test_the_newest_dictionary_can_be_trained_again() -> None:
 )
 def test_a_packed_text_is_unpacked(text: bytes) -> None:
     stored = packed(text)
-    assert stored[0] == compression.DICTIONARY
-    assert unpacked(stored) == text
+    assert (stored[0], unpacked(stored)) == (compression.DICTIONARY, text)
 
 
 @pytest.mark.parametrize("fields", [pytest.param({}, id="short"), pytest.param({"referrer": "x" * 2000}, id="long")])
@@ -66,8 +65,7 @@ def test_a_packed_lead_takes_a_third_and_is_read_with_its_contact(fields: crm.Js
 def test_a_packed_contact_is_read() -> None:
     intent = intent_of(crm.contact(email="ada@example.com", custom_fields={"a": "b"}).record())
     assert isinstance(intent, PutDocument)
-    head = SUMMARY_FIELDS_STOP.stop
-    stored = packed_value(CONTACT, intent.value)
+    head, stored = SUMMARY_FIELDS_STOP.stop, packed_value(CONTACT, intent.value)
     first_lead = bytes(CONTACT.body_offset - head)
     assert stored[head:] != intent.value[head:]
     assert body(CONTACT, stored[:head] + first_lead + stored[head:]) == intent.value[head:]

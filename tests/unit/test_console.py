@@ -35,11 +35,9 @@ def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Reading:  # 
 
 def test_figures_of_two_metrics_ports() -> None:
     found = figures(taken(10, 100, 0, 100, 100), taken(12, 150, 10, 150, 160))
-    assert found.answers == {"200": 50.0, "401": 10.0}
-    assert (found.requests, found.ready_workers) == (60.0, 4)
+    assert (found.answers, found.requests, found.ready_workers) == ({"200": 50.0, "401": 10.0}, 60.0, 4)
     assert found.p50 == pytest.approx(6.0)
-    assert found.p99 is not None
-    assert 10 < found.p99 <= 100
+    assert 10 < (found.p99 or 0) <= 100
 
 
 @pytest.mark.parametrize(
@@ -100,14 +98,11 @@ def test_tokens_of_several_people(tmp_path: Path) -> None:
 
 
 def test_pages_of_the_documentation_have_their_anchors() -> None:
-    html = pages.page("runbook.md")
-    assert html
-    assert '<h3 id="redis_full">' in html
-    assert '<h2 id="leadviewnoprojector">' in html
-    assert "style=" not in html
-    assert "&lt;!--" not in html, "the marks of generated parts are not for readers"
-    assert pages.page("../README.md") is None
-    assert pages.page("no-such-page.md") is None
+    html = pages.page("runbook.md") or ""
+    assert [mark for mark in ('<h3 id="redis_full">', '<h2 id="leadviewnoprojector">') if mark not in html] == []
+    # The marks of generated parts are not for readers.
+    assert [mark for mark in ("style=", "&lt;!--") if mark in html] == []
+    assert [pages.page(name) for name in ("../README.md", "no-such-page.md")] == [None, None]
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
 
 

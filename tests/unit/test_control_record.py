@@ -2,6 +2,8 @@
 topics that have lost their history: what is noted, what is served, and what the brokers' answers mean.
 """
 
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -75,37 +77,33 @@ def test_the_next_generation(found: ControlRecord, following: int) -> None:
 def test_a_dropped_generation_is_not_written_any_more() -> None:
     left = record(2, 1, 1, 2).state.without(generation(1))
     assert (left.written, left.dropping, left.previous) == (ids(2), ids(1), None)
-    assert set(left.generations) == {*ids(2)}
-    assert left.known == {*ids(1, 2)}
+    assert ({*left.generations}, left.known) == ({*ids(2)}, {*ids(1, 2)})
+
+
+PROMOTE, RETURN = generations.complete_next, generations.complete_former
+
+
+def test_a_complete_generation_is_promoted_or_returned_to() -> None:
+    assert (PROMOTE(record(1, 0, 1, 2)), RETURN(record(2, 1, 1, 2))) == (generation(2), generation(1))
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("choose", "found", "reason"),
     [
-        pytest.param(record(1, 0, 1, 2, filling=(2,)), "not complete", id="it is being filled"),
-        pytest.param(record(2, 1, 1, 2), r"`rebuild` creates one\.$", id="there is no next one"),
-        pytest.param(record(1, 2, 1, 2), "`rollback` serves generation 2 again", id="rolled back"),
+        pytest.param(PROMOTE, record(1, 0, 1, 2, filling=(2,)), "not complete", id="the next is being filled"),
+        pytest.param(PROMOTE, record(2, 1, 1, 2), r"`rebuild` creates one\.$", id="there is no next one"),
+        pytest.param(PROMOTE, record(1, 2, 1, 2), "`rollback` serves generation 2 again", id="rolled back"),
+        pytest.param(RETURN, record(1, 0, 1, 2), "no former generation", id="nothing was promoted"),
+        pytest.param(RETURN, record(2, 1, 2), "no former generation", id="the former is not written any more"),
+        pytest.param(RETURN, record(2, 1, 1, 2, filling=(1,)), "projectors are filling it", id="a shard was emptied"),
     ],
 )
-def test_only_a_complete_generation_is_promoted(found: ControlRecord, reason: str) -> None:
-    assert generations.complete_next(record(1, 0, 1, 2)) == generation(2)
-    with pytest.raises(Refused, match=reason):
-        generations.complete_next(found)
-
-
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        pytest.param(record(1, 0, 1, 2), "no former generation", id="nothing was promoted"),
-        pytest.param(record(2, 1, 2), "no former generation", id="it is not written any more"),
-        pytest.param(record(2, 1, 1, 2, filling=(1,)), "projectors are filling it", id="a shard was emptied"),
-    ],
-)
-def test_only_a_complete_generation_is_returned_to(found: ControlRecord, reason: str) -> None:
+def test_only_a_complete_generation_is_promoted_or_returned_to(
+    choose: Callable[[ControlRecord], GenerationId], found: ControlRecord, reason: str
+) -> None:
     """No `rebuild` fills a generation that was served: the projectors do."""
-    assert generations.complete_former(record(2, 1, 1, 2)) == generation(1)
     with pytest.raises(Refused, match=reason):
-        generations.complete_former(found)
+        choose(found)
 
 
 @pytest.mark.parametrize(
@@ -151,20 +149,17 @@ def test_states_of_generations() -> None:
 
 def test_stamps_grow() -> None:
     first = Stamp.first()
-    stamps = [first]
-    for _ in range(40):
-        stamps.append(stamps[-1].next())
+    stamps = [*accumulate(range(40), lambda stamp, _: stamp.next(), initial=first)]
     assert sorted(stamps) == stamps
-    assert [stamp.epoch for stamp in stamps] == list(range(1, 42))
-    assert {stamp.lineage for stamp in stamps} == {first.lineage}
-    assert {len(stamp.text) for stamp in stamps} == {44}
+    assert [(stamp.epoch, stamp.lineage, len(stamp.text)) for stamp in stamps] == [
+        (epoch, first.lineage, 44) for epoch in range(1, 42)
+    ]
     assert first.next() != first.next(), "two changes of the same state differ"
 
 
 def test_an_identity_is_never_used_again() -> None:
     made = [new_generation(1) for _ in range(1000)]
-    assert len({*made}) == 1000
-    assert {number_of(each) for each in made} == {1}
+    assert (len({*made}), {number_of(each) for each in made}) == (1000, {1})
     assert all(parse_generation(each.encode()) == each for each in made)
     for some in (made, made[:1], []):
         assert parse_generations(format_generations(some)) == (*some,)
@@ -177,8 +172,7 @@ def test_what_is_no_generation(text: bytes) -> None:
 
 
 def test_generations_are_in_the_order_of_their_numbers() -> None:
-    assert in_order(ids(10, 2, 1)) == ids(1, 2, 10)
-    assert record(9, 0, 9, 10).state.next == generation(10)
+    assert (in_order(ids(10, 2, 1)), record(9, 0, 9, 10).state.next) == (ids(1, 2, 10), generation(10))
 
 
 def test_of_two_generations_with_one_number_the_one_that_is_not_served_is_dropped() -> None:
@@ -253,13 +247,10 @@ def test_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | Non
     assert revision(of_two(STAMP, "a", "b"), after) == expected
 
 
-POSITION = Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg")
-
-
 @pytest.mark.parametrize(
     "position",
     [
-        pytest.param(POSITION, id="all is known"),
+        pytest.param(Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg"), id="all is known"),
         pytest.param(Position(7, 0, 9), id="the brokers say neither epoch nor id"),
         pytest.param(Position(2**46, 0, 9, 0, "a-_b"), id="the first epoch"),
     ],
@@ -330,9 +321,8 @@ def test_what_is_served_may_be_more_than_kafka_has(found: ControlRecord, id_: st
 
 
 def test_a_generation_that_is_dropped_concerns_nobody() -> None:
-    state = State(FIRST, (FIRST, SECOND), {}, ("ledger",), breaks=(lost(FIRST, SECOND),))
-    assert state.without(SECOND).breaks == (lost(FIRST),)
-    assert state.without(SECOND).without(FIRST).breaks == ()
+    left = State(FIRST, (FIRST, SECOND), {}, ("ledger",), breaks=(lost(FIRST, SECOND),)).without(SECOND)
+    assert (left.breaks, left.without(FIRST).breaks) == ((lost(FIRST),), ())
 
 
 @pytest.mark.parametrize(

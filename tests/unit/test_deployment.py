@@ -1,4 +1,5 @@
 """compose.yaml, the Dockerfile, deploy/kubernetes and deploy/systemd: what has to fit together, and no server checks.
+And the checks of `make release`, on a repository that can be released, and with one thing wrong at a time.
 
 `make test-images` runs compose.yaml, and `make kubernetes` applies the manifests to a real API server.
 """
@@ -17,12 +18,13 @@ import pytest
 import yaml
 
 from api.server import SHUTDOWN_SECONDS
+from deploy.release import constraints, context_of, main, problems, version_of
 from docs.generate.monitoring import Options
 from projector.commands import arguments
 from schemas import metrics
 from schemas.limits import MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, networks, variable
-from tests.harness.services import not_available
+from tests.harness.programs import installed
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -152,8 +154,7 @@ def test_the_image_has_every_dependency_in_the_tested_version() -> None:
 
 def test_the_dockerfile_names_no_registry_and_ends_without_root() -> None:
     assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}", "build", "base"}
-    assert "http" not in DOCKERFILE
-    assert "--require-hashes" in DOCKERFILE
+    assert ("http" in DOCKERFILE, "--require-hashes" in DOCKERFILE) == (False, True)
     assert re.findall(r"^USER (\S+)", DOCKERFILE, re.MULTILINE) == ["10001:10001", "root", "10001:10001"]
 
 
@@ -166,11 +167,10 @@ def test_a_pod_may_do_nothing_that_it_does_not_need(name: str) -> None:
         program.pod["securityContext"].items() >= dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001).items()
     )
     account = "leadview-api" if name == "api" else "leadview-projector"
-    assert program.pod["serviceAccountName"] == account
+    # For the Service leadview-api, Kubernetes would set LEADVIEW_API_PORT=tcp://…, and no program would start.
+    assert (program.pod["serviceAccountName"], program.pod["enableServiceLinks"]) == (account, False)
     mounting = program.pod, resource("base", "ServiceAccount", account)
     assert [each["automountServiceAccountToken"] for each in mounting] == [False, False]
-    # For the Service leadview-api, Kubernetes would set LEADVIEW_API_PORT=tcp://…, and no program would start.
-    assert program.pod["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -185,8 +185,7 @@ def test_files_of_settings_are_mounted_and_no_others(name: str) -> None:
     projected = volumes[secrets["name"]]["projected"]
     items = [item for source in projected["sources"] for item in next(iter(source.values()))["items"]]
     named = {value for setting, value in environment.items() if setting.endswith("_FILE")}
-    assert {f"{SECRETS}/{item['path']}" for item in items} == named
-    assert projected["defaultMode"] == 0o440
+    assert ({f"{SECRETS}/{item['path']}" for item in items}, projected["defaultMode"]) == (named, 0o440)
     assert (own["mountPath"], volumes[own["name"]]["emptyDir"]["medium"]) == ("/tmp", "Memory")  # noqa: S108
 
 
@@ -242,8 +241,7 @@ def test_the_topics_of_kubernetes_fit_the_largest_record() -> None:
 def test_the_user_of_kafka_is_that_of_the_settings_and_writes_nothing() -> None:
     user = resource("strimzi", "KafkaUser", PROJECTOR.environment["LEADVIEW_KAFKA_SASL_USERNAME"])["spec"]
     assert PROJECTOR.environment["LEADVIEW_KAFKA_SASL_MECHANISM"].lower() == user["authentication"]["type"]
-    rights = user["authorization"]["acls"]
-    group = ProjectorSettings().group_id
+    rights, group = user["authorization"]["acls"], ProjectorSettings().group_id
     groups = {each["resource"]["name"] for each in rights if each["resource"]["type"] == "group"}
     assert groups == {group, f"{group}."}
     assert {operation for each in rights for operation in each["operations"]} == {"Read", "Describe", "DescribeConfigs"}
@@ -254,8 +252,11 @@ def test_projectors_are_scaled_by_their_lag_up_to_the_number_of_partitions() -> 
     assert metrics.LAG.name in spec["triggers"][0]["metadata"]["query"]
     assert spec["maxReplicaCount"] == resource("strimzi", "KafkaTopic", "crm.leads")["spec"]["partitions"]
     base = resource("base", "HorizontalPodAutoscaler", "leadview-projector")["spec"]
-    assert (base["minReplicas"], base["maxReplicas"]) == (spec["minReplicaCount"], spec["maxReplicaCount"])
-    assert base["behavior"] == spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert [base[name] for name in ("minReplicas", "maxReplicas", "behavior")] == [
+        spec["minReplicaCount"],
+        spec["maxReplicaCount"],
+        spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"],
+    ]
 
 
 def test_the_monitor_tells_installations_apart() -> None:
@@ -281,9 +282,7 @@ def test_network_policies_name_the_ports_of_the_settings() -> None:
 
 def analyze(*words: str | Path) -> None:
     """Asks systemd-analyze, which does not object."""
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        not_available("systemd-analyze is not installed: on Debian it is in the package systemd")
+    program = installed("systemd-analyze", "systemd")
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
@@ -326,3 +325,111 @@ def found(pattern: str, text: str) -> str:
     match = re.search(pattern, text, re.MULTILINE)
     assert match, pattern
     return match[1]
+
+
+FILES = (
+    "pyproject.toml",
+    "Dockerfile",
+    ".dockerignore",
+    "compose.yaml",
+    "schemas/version.py",
+    "docs/generate/openapi.py",
+    "deploy/kubernetes/base/kustomization.yaml",
+    *(RELEASED := ("docs/schemas/asyncapi.json", "api/openapi.json")),
+)
+VERSION = version_of(ROOT)
+CHANGELOG = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2026-12-31\n\nThe first.\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """What the checks read, as it is here, with the changelog and the contracts of a release."""
+    for path in FILES:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, tmp_path / path)
+    for path in RELEASED:
+        (tmp_path / "docs/released").mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / "docs/released")
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(directory: Path, *words: str) -> None:
+    command = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false", *words]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+
+
+def commit(directory: Path) -> None:
+    git(directory, "add", "--all")
+    git(directory, "commit", "--quiet", "--allow-empty", "--message=a change")
+
+
+@pytest.mark.heavy
+def test_this_version_is_the_same_in_every_place(repository: Path) -> None:
+    assert (list(problems(repository)), main(["check"], repository)) == ([], 0)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("path", "old", "new", "named"),
+    [
+        ("pyproject.toml", f'version = "{VERSION}"', 'version = "9.9.9"', "pyproject.toml has 9.9.9"),
+        ("schemas/version.py", VERSION, "9.9.9", "schemas/version.py has 9.9.9"),
+        ("compose.yaml", f"leadview:{VERSION}", "leadview:9.9.9", "compose.yaml has 0"),
+        ("compose.yaml", f"leadview-sample:{VERSION}", "leadview-sample:9.9.9", "9.9.9"),
+        ("Dockerfile", f'image.version="{VERSION}"', 'image.version="9.9.9"', "Dockerfile has 9.9.9"),
+        ("deploy/kubernetes/base/kustomization.yaml", f"newTag: {VERSION}", "newTag: 9.9.9", "has 9.9.9"),
+        ("docs/schemas/asyncapi.json", f'"version": "{VERSION}"', '"version": "9.9.9"', "asyncapi.json has 9.9.9"),
+        ("api/openapi.json", '"version": "', '"version": "9', "openapi"),
+        ("CHANGELOG.md", f"[{VERSION}]", "[9.9.9]", "a section for it"),
+        ("CHANGELOG.md", " - 2026-12-31", "", "no date"),
+        ("CHANGELOG.md", "[Unreleased]\n", "[Unreleased]\n\n- New.\n", "move them"),
+        ("CHANGELOG.md", "## [Unreleased]\n", "", "add an empty one"),
+        ("docs/released/asyncapi.json", '"crm.', '"old.', "asyncapi.json: copy it"),
+        (".dockerignore", "!api\n", "", "the line !api"),
+    ],
+)
+def test_what_is_wrong_is_named(repository: Path, path: str, old: str, new: str, named: str) -> None:
+    text = (repository / path).read_text()
+    assert old in text
+    (repository / path).write_text(text.replace(old, new, 1))
+    commit(repository)
+    found = list(problems(repository))
+    assert any(named in problem for problem in found), found
+    assert (main([], repository), (repository / "dist").exists()) == (1, False)
+
+
+@pytest.mark.heavy
+def test_a_tree_with_changes_is_refused(repository: Path) -> None:
+    (repository / "new.txt").touch()
+    assert list(problems(repository)) == ["1 files are not committed, such as new.txt: commit or remove them."]
+
+
+@pytest.mark.heavy
+def test_a_version_is_released_once(repository: Path) -> None:
+    git(repository, "tag", f"v{VERSION}")
+    assert list(problems(repository)) == []
+    commit(repository)
+    [problem] = problems(repository)
+    assert "raise the version" in problem
+
+
+@pytest.mark.heavy
+def test_the_context_of_the_image_exists() -> None:
+    assert {"requirements.txt", "api", "projector", "schemas", "leadview"} <= set(context_of(ROOT))
+    assert all((ROOT / path).exists() for path in context_of(ROOT))
+
+
+@pytest.mark.heavy
+def test_the_constraints_are_those_of_the_lock() -> None:
+    """With the conditions under which a dependency is wanted, and without hashes: the wheel would need one, too."""
+    lock, found = (ROOT / "requirements.txt").read_text("utf-8"), constraints(ROOT)
+    assert [line.split()[0] for line in found.splitlines()] == re.findall(r"^[a-z].*?==\S+", lock, re.MULTILINE)
+    assert (found.count(" ; "), "uvloop" in found, "--hash" in found) == (lock.count(" ; "), True, False)
+
+
+@pytest.mark.heavy
+def test_other_words_are_refused() -> None:
+    assert main(["publish"]) == 2

@@ -118,9 +118,8 @@ def test_a_reason_names_the_field_the_allowed_values_and_the_event(
     message: crm.Message, reason: str, kind: str
 ) -> None:
     found = fault_in(message.record())
-    assert words.fault(found) == reason
+    assert (words.fault(found), found.label) == (reason, kind)
     assert SECRET not in str(found)
-    assert found.label == kind
 
 
 @pytest.mark.parametrize(
@@ -187,8 +186,7 @@ def test_a_reason_names_the_field_the_allowed_values_and_the_event(
     ],
 )
 def test_what_a_fault_is_counted_as_and_its_words(fault: Fault, label: Label, said: str) -> None:
-    assert fault.label == label
-    assert words.fault(fault) == said
+    assert (fault.label, words.fault(fault)) == (label, said)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -329,8 +327,7 @@ def test_unknown_fields_are_found(message: crm.Message, found: list[tuple[str, s
 @pytest.mark.parametrize("type_", examples())
 def test_no_field_of_the_examples_is_unknown(type_: str) -> None:
     kind = next(kind for kind in resources.KINDS if type_.startswith(f"crm.{kind.noun}."))
-    value = orjson.dumps(examples()[type_])
-    assert unknown_fields(Record("t", 0, 0, 0, b"", value, (), kind)) == []
+    assert unknown_fields(Record("t", 0, 0, 0, b"", orjson.dumps(examples()[type_]), (), kind)) == []
 
 
 def test_unknown_headers() -> None:
@@ -375,9 +372,7 @@ def test_what_takes_long_or_has_no_fields_is_left_out() -> None:
 
 def test_many_unknown_fields_take_no_longer_than_one() -> None:
     """A search for the nearest name of each would let the event loop stand."""
-    names = {f"contact_i{number}": 0 for number in range(800)}
-    record = crm.lead(**names).record()
-    with patch("projector.unknown_fields.get_close_matches") as search:
+    record = crm.lead(**{f"contact_i{number}": 0 for number in range(800)}).record()
+    with patch("projector.unknown_fields.get_close_matches", side_effect=AssertionError):
         assert has_unknown_fields(record)
-    assert not search.called
     assert len(unknown_fields(record)) == 100, "whoever asks for the names gets the first hundred"

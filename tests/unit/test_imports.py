@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -146,15 +146,6 @@ def sentences(source: ast.Module) -> Iterator[str]:
                 yield f"line {node.lineno}: {text}"
 
 
-def test_a_line_makes_no_words() -> None:
-    """What it stores and compares are kinds, so that nothing has to take a sentence apart."""
-    modules = "change dead_letter interpret record unknown_fields"
-    paths = [*files("projector/line"), *(ROOT / f"projector/{name}.py" for name in modules.split())]
-    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in sentences(tree(path))]
-    assert found == [], "give it a kind, and say it in schemas/words.py"
-    assert list(sentences(ast.parse('x = f"{a} of the last {b} records"; raise BadRecord("the JSON is nested")')))
-
-
 def lists_of_kinds(source: ast.Module) -> Iterator[str]:
     """The literal lists, tuples, sets and dictionaries in a source that name two kinds of entity or more."""
     for node in ast.walk(source):
@@ -165,9 +156,34 @@ def lists_of_kinds(source: ast.Module) -> Iterator[str]:
                     yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-def test_no_list_of_resources_is_a_literal() -> None:
-    """A resource that is added would be missing there."""
-    paths = files(*PRODUCT, "bench", "devstack")
-    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in lists_of_kinds(tree(path))]
-    assert found == [], "let it follow the rows of schemas/resources.py (KINDS, RESOURCES, BY_TOPIC)"
-    assert len([*lists_of_kinds(ast.parse("TOPICS = ('leads', 'contacts')\nREAD = {'lead': 1, 'contact': 2}"))]) == 2
+@pytest.mark.parametrize(
+    ("paths", "found_in", "wrong", "advice"),
+    [
+        pytest.param(
+            # What it stores and compares are kinds, so that nothing has to take a sentence apart.
+            [
+                *files("projector/line"),
+                *(ROOT / f"projector/{name}.py" for name in ("change", "dead_letter", "interpret", "record")),
+                ROOT / "projector/unknown_fields.py",
+            ],
+            sentences,
+            'x = f"{a} of the last {b} records"; raise BadRecord("the JSON is nested")',
+            "give it a kind, and say it in schemas/words.py",
+            id="a line makes no words",
+        ),
+        pytest.param(
+            # A resource that is added would be missing there.
+            files(*PRODUCT, "bench", "devstack"),
+            lists_of_kinds,
+            "TOPICS = ('leads', 'contacts')\nREAD = {'lead': 1, 'contact': 2}",
+            "let it follow the rows of schemas/resources.py (KINDS, RESOURCES, BY_TOPIC)",
+            id="no list of resources is a literal",
+        ),
+    ],
+)
+def test_what_is_written_elsewhere(
+    paths: list[Path], found_in: Callable[[ast.Module], Iterator[str]], wrong: str, advice: str
+) -> None:
+    found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in found_in(tree(path))]
+    assert found == [], advice
+    assert len([*found_in(ast.parse(wrong))]) == 2

@@ -49,14 +49,12 @@ OWNER = names.organization(ORGANIZATION)
     ],
 )
 def test_name_of_a_key(name: bytes, expected: bytes) -> None:
-    assert name == expected
-    assert name.startswith(names.PREFIX)
+    assert (name, name[: len(names.PREFIX)]) == (expected, names.PREFIX)
 
 
 def test_names_of_fields() -> None:
-    assert names.position("crm.leads", 3) == "crm.leads:3"
-    assert names.dead_letter("crm.leads", 3, 42) == "crm.leads:3:42"
-    assert names.target("crm.leads", 3) == "target:crm.leads:3"
+    found = names.position("crm.leads", 3), names.dead_letter("crm.leads", 3, 42), names.target("crm.leads", 3)
+    assert found == ("crm.leads:3", "crm.leads:3:42", "target:crm.leads:3")
 
 
 def all_names(organization_id: str, generation: GenerationId, entity_id: str, key_hash: str) -> list[bytes]:
@@ -97,12 +95,13 @@ def test_no_two_things_share_a_name(
 def test_patterns_find_what_they_say_and_nothing_else(given_arguments: tuple[str, GenerationId, str, str]) -> None:
     """`fnmatch` reads these patterns as Redis does."""
     organization_id, generation, *_ = given_arguments
-    everything = [name.decode() for name in all_names(*given_arguments)]
-    of_generation = names.of_generation(generation).decode()
-    of_organization = names.of_organization(names.organization(organization_id)).decode()
-    assert fnmatch.filter(everything, of_generation) == everything[5:]
-    assert fnmatch.filter(everything, names.of_generation(new_generation(number_of(generation))).decode()) == []
-    assert fnmatch.filter(everything, of_organization) == everything[1:]
+    everything = all_names(*given_arguments)
+    for pattern, found in (
+        (names.of_generation(generation), everything[5:]),
+        (names.of_generation(new_generation(number_of(generation))), []),
+        (names.of_organization(names.organization(organization_id)), everything[1:]),
+    ):
+        assert fnmatch.filter(everything, pattern) == found
 
 
 @given(arguments)
@@ -112,19 +111,17 @@ def test_a_name_of_a_document_is_read_back(given_arguments: tuple[str, Generatio
     assert found[:5] == [None] * 5
     for match, kind in zip(found[5:], (*(resource.letter for resource in resources.RESOURCES), b"i"), strict=True):
         assert match
-        assert match.groups()[1:3] == (generation.encode(), kind)
-        assert names.organization_id(match[1]) == organization_id
-        assert names.long_id(match[4]) == entity_id
+        ids = names.organization_id(match[1]), names.long_id(match[4])
+        assert (*match.groups()[1:3], *ids) == (generation.encode(), kind, organization_id, entity_id)
 
 
 @given(st.uuids())
 def test_an_id_comes_back_from_each_form(uuid: UUID) -> None:
     text = str(uuid)
-    short = names.short_id(text)
+    short, organization = names.short_id(text), names.organization(text)
     assert (len(short), names.long_id(short)) == (22, text)
-    assert names.short_id(text.upper()) == short
-    assert names.organization(text.upper()) == names.organization(text)
-    assert names.tagged(api_keys.parse(api_keys.mint(text)).organization_tag) == names.organization(text)
+    assert (names.short_id(text.upper()), names.organization(text.upper())) == (short, organization)
+    assert names.tagged(api_keys.parse(api_keys.mint(text)).organization_tag) == organization
 
 
 @given(st.lists(st.uuids().map(str), max_size=3))
@@ -161,8 +158,7 @@ def test_every_slot_has_a_short_tag() -> None:
     ],
 )
 def test_the_copy_of_a_ledger(ledger: bytes, expected: bytes) -> None:
-    assert names.copy(ledger, b"17") == expected
-    assert names.copy(ledger, names.HOME) == ledger
+    assert (names.copy(ledger, b"17"), names.copy(ledger, names.HOME)) == (expected, ledger)
 
 
 def head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:
@@ -205,12 +201,10 @@ def test_a_head_has_the_length_of_its_format() -> None:
 
 
 def test_sections_follow_each_other() -> None:
-    assert slice(layouts.HEAD, layouts.HEAD + 2 * layouts.HASH_BYTES) == layouts.ETAG
-    assert layouts.ETAG.stop + 3 + 3 == layouts.LEAD_BODY
-    assert slice(layouts.ETAG.stop + 3, layouts.CONTACT_BODY) == layouts.FIRST_LEAD
-    assert layouts.CONTACT_BODY - layouts.FIRST_LEAD.start == layouts.HASH_BYTES + len(
-        names.short_id(examples.CONTACT_ID)
-    )
+    etag = slice(layouts.HEAD, layouts.HEAD + 2 * layouts.HASH_BYTES)
+    contact_body = etag.stop + 3 + layouts.HASH_BYTES + len(names.short_id(examples.CONTACT_ID))
+    assert (etag, etag.stop + 3 + 3, contact_body) == (layouts.ETAG, layouts.LEAD_BODY, layouts.CONTACT_BODY)
+    assert slice(etag.stop + 3, contact_body) == layouts.FIRST_LEAD
 
 
 @given(st.binary(), st.binary())
@@ -225,10 +219,7 @@ def test_a_content_hash_is_exact_as_the_score_of_a_sorted_set() -> None:
     assert int(struct.unpack("<d", struct.pack("<d", largest))[0]) == largest
 
 
-OFFSETS = st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours)))
-
-
-@given(st.datetimes(timezones=OFFSETS))
+@given(st.datetimes(timezones=st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours)))))
 @example(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))))
 @example(datetime(1969, 12, 31, tzinfo=UTC))
 @example(datetime(1970, 1, 1, tzinfo=UTC))
@@ -236,5 +227,4 @@ OFFSETS = st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours)
 def test_milliseconds_fit_a_head_and_are_exact(time: datetime) -> None:
     """Those since 1970, whatever the offset; 0 for what is before."""
     exact = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    assert milliseconds(time) == max(0, exact)
-    assert milliseconds(time) < 2**48
+    assert milliseconds(time) == max(0, exact) < 2**48

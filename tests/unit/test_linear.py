@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,7 +13,7 @@ from projector import change
 from projector.errors import BadRecord
 from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_RECORD_BYTES, MAX_TEXTS
 from tests.harness.crm import Message
-from tests.harness.services import services_required
+from tests.harness.programs import installed
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_part, seconds, slow
 
 pytestmark = pytest.mark.heavy
@@ -101,8 +100,7 @@ def factor_of(worst: Worst) -> int:
 @pytest.mark.long
 def test_twice_the_input_takes_twice_the_instructions() -> None:
     """Counted, so that the answer is the same on every machine."""
-    if not shutil.which("valgrind"):
-        (pytest.fail if services_required() else pytest.skip)("valgrind is not installed")
+    installed("valgrind", "valgrind")
     ratios: dict[str, float] = {}
     for factor in (1, 4, 8):
         names = [worst.name for worst in WORST if factor_of(worst) == factor]
@@ -124,22 +122,14 @@ def test_every_expression_has_its_worst_input() -> None:
 
 def expressions(path: Path) -> Iterator[str]:
     """Yields where a file uses a regular expression: the constant, or else the function."""
-    for statement in ast.walk(ast.parse(path.read_text("utf-8"))):
-        match statement:
-            case ast.Module(body=body) | ast.ClassDef(body=body):
-                for each in body:
-                    if not isinstance(each, ast.ClassDef) and any(map(_is_expression, ast.walk(each))):
-                        yield f"{path.relative_to(ROOT)} {_name(each)}"
-            case _:
-                pass
+    for scope in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for each in scope.body if isinstance(scope, ast.Module | ast.ClassDef) else ():
+            if not isinstance(each, ast.ClassDef) and any(map(_is_expression, ast.walk(each))):
+                yield f"{path.relative_to(ROOT)} {_name(each)}"
 
 
 def _is_expression(node: ast.AST) -> bool:
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"))):
-            return True
-        case _:
-            return False
+    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.")
 
 
 def _name(statement: ast.stmt) -> str:
@@ -163,13 +153,6 @@ LIMITS = [
     pytest.param(b'"" : 1', MAX_NAMES, "names of fields", id="names before spaces"),
     pytest.param(b'"a"', MAX_TEXTS, "texts", id="texts"),
 ]
-TEXTS = [
-    pytest.param(b'"', b'"', id="in texts"),
-    pytest.param(b'"\\"', b'"', id="behind a quote in a text"),
-    pytest.param(b'"\\\\\\"', b'"', id="behind a backslash and a quote in a text"),
-    pytest.param(b'"\\\\","', b'"', id="behind a text that ends with a backslash"),
-    pytest.param(b'"","', b'\\\\\\\\"', id="behind an empty text"),
-]
 
 
 @pytest.mark.parametrize(("part", "most", "what"), LIMITS)
@@ -180,7 +163,16 @@ def test_what_takes_long_is_limited(part: bytes, most: int, what: str) -> None:
     change._check_cost(b",".join([part] * (most - 1)) + b" " * 8192)
 
 
-@pytest.mark.parametrize(("before", "after"), TEXTS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b'"', b'"', id="in texts"),
+        pytest.param(b'"\\"', b'"', id="behind a quote in a text"),
+        pytest.param(b'"\\\\\\"', b'"', id="behind a backslash and a quote in a text"),
+        pytest.param(b'"\\\\","', b'"', id="behind a text that ends with a backslash"),
+        pytest.param(b'"","', b'\\\\\\\\"', id="behind an empty text"),
+    ],
+)
 @pytest.mark.parametrize(("part", "most", "what"), LIMITS)
 def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, after: bytes) -> None:
     """Not even as many as there is room for. What comes behind the texts still counts."""

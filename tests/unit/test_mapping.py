@@ -8,7 +8,7 @@ import pytest
 from projector.errors import BadRecord
 from projector.mapping import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
-from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, read_head
+from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, Head, read_head
 from tests.harness import crm, projection
 from tests.harness.crm import Json, Message
 
@@ -21,8 +21,7 @@ def intent_of(message: Message, offset: int = 0, partition: int = 0) -> Any:
 
 def lead_body(**fields: Any) -> bytes:
     """The bytes of a lead without contact."""
-    put = intent_of(crm.lead(**fields))
-    assert isinstance(put, PutLead)
+    put: PutLead = intent_of(crm.lead(**fields))
     return put.before + b"null" + put.after
 
 
@@ -52,36 +51,6 @@ SHOWN_EVENT = {
     "event_location": "Spree",
 }
 LEAST_EVENT = dict.fromkeys(SHOWN_EVENT) | {"id": crm.uuid(0xE2)}
-LEAD_FIELDS = [
-    pytest.param(fields, expected, id=name)
-    for name, fields, expected in (
-        ("stage", {"stage": "QUOTE_SENT"}, {"stage": "QUOTE_SENT"}),
-        ("contact in upper case", {"contact_id": crm.CONTACT.upper()}, {"contact_id": crm.CONTACT}),
-        ("event type", {"event_type_key": "wedding"}, {"event_type_key": "wedding"}),
-        ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
-        ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
-        ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
-        ("assigned", {"assigned_to": crm.uuid(0xAB).upper()}, {"assigned_to": crm.uuid(0xAB)}),
-        ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
-        ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
-        ("tags of null", {"tags": None}, {"tags": []}),
-        (
-            "counts",
-            {"counts": {"notes": 3, "tasks": 2, "quotes": 1}},
-            {"notes_count": 3, "tasks_count": 2, "quotes_count": 1},
-        ),
-        ("some counts", {"counts": {"tasks": 2, "quotes": None}}, {"tasks_count": 2}),
-        ("archived", {"archived_at": "2026-01-01T02:00:00+02:00"}, {"archived_at": "2026-01-01T00:00:00Z"}),
-        ("times with offset", {"created_at": "2026-03-01T00:15:00-05:30"}, {"created_at": "2026-03-01T05:45:00Z"}),
-        ("fractions", {"updated_at": "2026-03-01T00:15:00.25Z"}, {"updated_at": "2026-03-01T00:15:00.250000Z"}),
-        ("a quote without total", {"quote": {"currency": "EUR"}}, {"quote_total": None}),
-        ("no events", {"events": None}, {"events": []}),
-        ("unknown fields", {"colour": "red"}, {}),
-        ("attribution of null", {"attribution": None}, {}),
-        ("an empty attribution", {"attribution": {}}, {}),
-        ("an event", {"events": [WHOLE_EVENT, {"id": crm.uuid(0xE2)}]}, {"events": [SHOWN_EVENT, LEAST_EVENT]}),
-    )
-]
 NOTHING: Json = {
     "id": crm.LEAD,
     "organization_id": crm.ORGANIZATION,
@@ -105,7 +74,39 @@ NOTHING: Json = {
 }
 
 
-@pytest.mark.parametrize(("fields", "expected"), LEAD_FIELDS)
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(fields, expected, id=name)
+        for name, fields, expected in (
+            ("stage", {"stage": "QUOTE_SENT"}, {"stage": "QUOTE_SENT"}),
+            ("contact in upper case", {"contact_id": crm.CONTACT.upper()}, {"contact_id": crm.CONTACT}),
+            ("event type", {"event_type_key": "wedding"}, {"event_type_key": "wedding"}),
+            ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
+            ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
+            ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
+            ("assigned", {"assigned_to": crm.uuid(0xAB).upper()}, {"assigned_to": crm.uuid(0xAB)}),
+            ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
+            ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
+            ("tags of null", {"tags": None}, {"tags": []}),
+            (
+                "counts",
+                {"counts": {"notes": 3, "tasks": 2, "quotes": 1}},
+                {"notes_count": 3, "tasks_count": 2, "quotes_count": 1},
+            ),
+            ("some counts", {"counts": {"tasks": 2, "quotes": None}}, {"tasks_count": 2}),
+            ("archived", {"archived_at": "2026-01-01T02:00:00+02:00"}, {"archived_at": "2026-01-01T00:00:00Z"}),
+            ("times with offset", {"created_at": "2026-03-01T00:15:00-05:30"}, {"created_at": "2026-03-01T05:45:00Z"}),
+            ("fractions", {"updated_at": "2026-03-01T00:15:00.25Z"}, {"updated_at": "2026-03-01T00:15:00.250000Z"}),
+            ("a quote without total", {"quote": {"currency": "EUR"}}, {"quote_total": None}),
+            ("no events", {"events": None}, {"events": []}),
+            ("unknown fields", {"colour": "red"}, {}),
+            ("attribution of null", {"attribution": None}, {}),
+            ("an empty attribution", {"attribution": {}}, {}),
+            ("an event", {"events": [WHOLE_EVENT, {"id": crm.uuid(0xE2)}]}, {"events": [SHOWN_EVENT, LEAST_EVENT]}),
+        )
+    ],
+)
 def test_fields_of_a_lead(fields: Json, expected: Json) -> None:
     """Every field but `source` is always there, and all are in the order of the Struct."""
     found = orjson.loads(lead_body(**fields))
@@ -195,9 +196,8 @@ def test_both_hashes_follow_the_content() -> None:
     first, again = intent_of(crm.lead(1)), intent_of(crm.lead(9, seconds=5), offset=7)
     other = intent_of(crm.lead(1, stage="STALE"))
     assert first.body_hash == again.body_hash != other.body_hash
-    ada = intent_of(crm.contact()).value
-    company = intent_of(crm.contact(custom_fields={"company": "Kite"})).value
-    grace = intent_of(crm.contact(first_name="Grace")).value
+    changes: list[Json] = [{}, {"custom_fields": {"company": "Kite"}}, {"first_name": "Grace"}]
+    ada, company, grace = (intent_of(crm.contact(**fields)).value for fields in changes)
     assert company[BODY_HASH] != ada[BODY_HASH] != grace[BODY_HASH]
     assert company[SUMMARY_HASH] == ada[SUMMARY_HASH] != grace[SUMMARY_HASH]
     assert NO_CONTACT not in (ada[SUMMARY_HASH], grace[SUMMARY_HASH])
@@ -227,8 +227,7 @@ def test_deletes(message: Message, kind: type, state: bytes) -> None:
 
 def test_the_head_says_which_event_it_was() -> None:
     head = read_head(intent_of(crm.lead(2**53 - 1, seconds=1.5), offset=2**40, partition=300).head)
-    assert (head.live, head.version, head.offset, head.partition) == (True, 2**53 - 1, 2**40, 300)
-    assert head.time == crm.at_ms(1.5)
+    assert head == Head(live=True, version=2**53 - 1, offset=2**40, partition=300, time=crm.at_ms(1.5))
 
 
 @pytest.mark.parametrize(
@@ -267,8 +266,7 @@ def test_access_of_an_organization(fields: dict[str, Any], access: list[int]) ->
 def test_validity_of_an_api_key(fields: dict[str, Any], state: bytes, expiry: int) -> None:
     intent = intent_of(crm.api_key(hash=crm.key_hash(1).upper(), **fields))
     assert isinstance(intent, PutApiKey)
-    assert intent.hash == crm.key_hash(1)
-    assert intent.validity == state + expiry.to_bytes(6, "little")
+    assert (intent.hash, intent.validity) == (crm.key_hash(1), state + expiry.to_bytes(6, "little"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from leadview.metrics_port import Health, MetricsServer, listen, responds
 pytestmark = pytest.mark.heavy
 
 MAX_CONNECTIONS = 16
-UNFINISHED = [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"]
 
 
 class Port:
@@ -76,8 +75,7 @@ def test_health_and_life_are_told_apart(port: Port, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("path", ["/metrics", "/", "/anything"])
 def test_metrics(port: Port, path: str) -> None:
     status, headers, body = port.get(path)
-    assert status == 200
-    assert headers["Content-Type"].startswith("text/plain")
+    assert (status, headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
     assert b"scraped_total 7.0\n" in body
 
 
@@ -97,7 +95,7 @@ def test_what_cannot_be_read_is_answered_with_4xx(port: Port, sent: bytes, statu
         assert connection.recv(12).startswith(b"HTTP/1.0 " + status)
 
 
-@pytest.mark.parametrize("sent", UNFINISHED)
+@pytest.mark.parametrize("sent", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
 def test_any_number_of_idle_connections_keeps_nobody_out(port: Port, sent: bytes) -> None:
     """A health check that is not answered restarts the container. The oldest connections are closed."""
     with ExitStack() as idle:

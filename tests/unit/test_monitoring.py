@@ -19,7 +19,7 @@ from docs.generate.dashboard import dashboard
 from docs.generate.monitoring import Options, main
 from docs.generate.troubles import ROWS
 from schemas import metrics
-from tests.harness.promtool import Expected, Value, named, promtool, run
+from tests.harness.programs import Expected, Value, evaluate, named, promtool
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/monitoring/rules.yaml"
@@ -195,12 +195,12 @@ def test_a_trouble_alerts_for_the_installation_that_has_it(tmp_path: Path) -> No
     and one may have none. An outage pages within two minutes.
     """
     every = TROUBLES | {"all is well": WELL}
-    installations: list[tuple[dict[str, str], Trouble]] = [({"installation": name}, every[name]) for name in every]
-    installations += [
+    installations: list[tuple[dict[str, str], Trouble]] = [
+        *(({"installation": name}, every[name]) for name in every),
         ({"cluster": "a", "namespace": "crm"}, NO_PROJECTORS),
         ({"cluster": "b", "namespace": "crm"}, WELL),
+        ({}, NO_PROJECTORS),
     ]
-    installations.append(({}, NO_PROJECTORS))
     series: dict[str, Sequence[Value]] = {}
     end = max(last_minute(given) for _, given in installations)
     for labels, given in installations:
@@ -222,7 +222,7 @@ def test_a_trouble_alerts_for_the_installation_that_has_it(tmp_path: Path) -> No
         for objective, name in (("Availability", NO_WORKER), ("Freshness", DEAD))
     ]
     expected += [(WELL_BEFORE, soon, []), (WELL_BEFORE + 2, soon, found)]
-    run(tmp_path, RULES, "30s", series, expected)
+    evaluate(tmp_path, RULES, "30s", series, expected)
 
 
 def test_labels_and_runbook_can_be_chosen(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_labels_and_runbook_can_be_chosen(tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_a_prometheus_that_has_never_seen_leadview_says_so(tmp_path: Path) -> None:
     fired = 'ALERTS{alertstate="firing"}'
-    run(
+    evaluate(
         tmp_path,
         RULES,
         "30s",
@@ -280,7 +280,7 @@ def test_a_budget_that_is_used_up_slowly_is_a_ticket(tmp_path: Path) -> None:
     fired = 'ALERTS{alertstate="firing", alertname=~".*Burns.*"}'
     ever, now = f"group by (alertname, installation) (count_over_time({fired}[3d]))", f"group ({fired})"
     expected = [{"alertname": f"Leadview{it}BurnsSlowly"} | labels for it in ("Availability", "Freshness")]
-    run(
+    evaluate(
         tmp_path,
         tmp_path / "rules.yaml",
         "2m",

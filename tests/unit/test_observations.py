@@ -39,6 +39,8 @@ from tests.harness.waiting import wait_until
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
 STAMP = Stamp.first()
 AGE, LAG = "leadview_projector_unapplied_age_seconds", "leadview_projector_lag_records"
+KAFKA, REDIS = "leadview_projector_measured kafka", "leadview_projector_measured redis"
+MEMORY = "leadview_projector_redis_memory_ratio"
 
 
 class Line:
@@ -205,8 +207,7 @@ def test_problems_of_the_servers(given: Taken, expected: list[str]) -> None:
 def test_a_line_that_does_not_advance() -> None:
     lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
     waiting = kafka(5, 7), redis({FIRST: 3, SECOND: 7})
-    assert kinds(lasting, taken(0, *waiting), line) == []
-    assert kinds(lasting, taken(STUCK_SECONDS, *waiting), line) == []
+    assert [kinds(lasting, taken(now, *waiting), line) for now in (0, STUCK_SECONDS)] == [[], []]
     now, found = taken(STUCK_SECONDS + 1, *waiting)
     [problem] = lasting.problems(found, [line], now)
     assert problem == NotAdvancing("documents", (), 2, 31, ("crm.leads:0",))
@@ -257,16 +258,14 @@ def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one(
     """Never the last value: of a Redis that is frozen, nothing is known."""
     watch, now, began_at = Watch(ProjectorSettings(), []), time.monotonic(), time.time()
     watch._take(WAITS, now)
-    found = measured(watch)
-    assert (found[f"{LAG} crm.leads 0"], found[f"{LAG} crm.leads 1"]) == (0, 3)
+    found, known = measured(watch), {f"{LAG} crm.leads 0": 0, f"{LAG} crm.leads 1": 3, KAFKA: 1, REDIS: 1, MEMORY: 0.5}
+    assert {name: found[name] for name in known} == known
     assert found[AGE] >= began_at - 0.9, "that of the oldest record that waits"
-    assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 1)
-    assert found["leadview_projector_redis_memory_ratio"] == 0.5
     watch._take(replace(WAITS, redis=None, oldest=None), now)
     found = measured(watch)
     assert not [name for name in found if name.startswith(LAG)]
-    assert (found["leadview_projector_measured kafka"], found["leadview_projector_measured redis"]) == (1, 0)
-    for name in (AGE, "leadview_projector_redis_memory_ratio", "leadview_projector_dead_letters"):
+    assert (found[KAFKA], found[REDIS]) == (1, 0)
+    for name in (AGE, MEMORY, "leadview_projector_dead_letters"):
         assert isnan(found[name]), name
     watch._take(taken(now, kafka(5, 7), redis({FIRST: 5, SECOND: 7})).found, now)
     assert measured(watch)[AGE] == 0, "nothing waits"
@@ -285,14 +284,11 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     watch = Watch(ProjectorSettings(topic_prefix="crn.", group_id="other"), [line])
     line.health.stops(trouble)
     found = measured(watch)
-    assert found["leadview_projector_line_stopped documents"] == stopped
-    assert found["leadview_projector_line_standing_by documents"] == standing_by
-    assert found["leadview_projector_partitions crm.leads"] == 1
-    assert not watch.health().healthy
-    assert watch.live().healthy
+    known = {"line_stopped documents": stopped, "line_standing_by documents": standing_by, "partitions crm.leads": 1}
+    assert {name: found[f"leadview_projector_{name}"] for name in known} == known
+    assert (watch.health().healthy, watch.live().healthy) == (False, True)
     condition = watch.condition()
-    assert condition.troubles == {"documents": trouble}
-    assert condition.of_lines == ["documents"]
+    assert (condition.troubles, condition.of_lines) == ({"documents": trouble}, ["documents"])
     assert (condition.prefix, condition.group) == ("crn.", "other"), "a difference between programs is a problem"
     assert [kind for kind, count in found.items() if "_problems " in kind and count] == [
         f"leadview_projector_problems {condition.kinds[0]}"
@@ -314,15 +310,13 @@ def test_an_event_loop_that_stands_still() -> None:
     watch = Watch(ProjectorSettings(), [])
     assert watch.live().healthy
     watch._turned_at -= 60
-    assert not watch.live().healthy
-    assert not watch.health().healthy
+    assert (watch.live().healthy, watch.health().healthy) == (False, False)
 
 
 def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
     condition = Condition(measured_at=5, complete_until=4, problems=["x"])
     heartbeat = Heartbeat("run", 1, STAMP.text, **msgspec.structs.asdict(condition))
-    read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness)
-    assert read == Freshness("run", 5, 4)
+    assert msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness) == Freshness("run", 5, 4)
 
 
 def test_a_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_take(

@@ -82,8 +82,7 @@ def test_every_event_is_described() -> None:
 
 def test_people_read_leads_first() -> None:
     """The order of the specification, in the OpenAPI document and on the command line."""
-    assert AS_SPECIFIED[:2] == (LEAD, CONTACT)
-    assert set(AS_SPECIFIED) == set(RESOURCES)
+    assert (AS_SPECIFIED[:2], {*AS_SPECIFIED}) == ((LEAD, CONTACT), {*RESOURCES})
 
 
 each_resource = pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.topic)
@@ -93,11 +92,9 @@ each_resource = pytest.mark.parametrize("resource", RESOURCES, ids=lambda resour
 def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
     own = "the row names examples of another resource"
-    assert type(resource.event_example) is resource.event, own
-    assert type(resource.example) is resource.document, own
+    assert (type(resource.event_example), type(resource.example)) == (resource.event, resource.document), own
     how = "set each field in schemas/examples.py to something other than null, False, 0 or empty"
-    assert list(nothing(resource.event_example)) == [], how
-    assert list(nothing(resource.example)) == [], how
+    assert [*nothing(resource.event_example), *nothing(resource.example)] == [], how
 
 
 @each_resource

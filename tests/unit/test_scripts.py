@@ -42,8 +42,8 @@ def load(declared: Callable[P, None], text: str) -> Script[P]:
 
 
 def test_names_become_places() -> None:
-    script = load(move, HEADER + BODY)
-    assert script.text == HEADER + "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
+    body = "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
+    assert load(move, HEADER + BODY).text == HEADER + body
 
 
 @pytest.mark.parametrize(
@@ -76,39 +76,6 @@ def header(keys: str = "copy, letters?", arguments: str = "stamp, repair, rows(f
     return f"-- Moves.\n-- KEYS  {keys}\n-- ARGV  {arguments}\n"
 
 
-WRONG = [
-    pytest.param(
-        header("letters, copy?"), BODY, "KEYS is `letters, copy\\?` in the header, `copy, ", id="order of keys"
-    ),
-    pytest.param(header("copy"), BODY, "KEYS is `copy` in the header, `copy, letters", id="a key too few"),
-    pytest.param(header("copy, letters?, more?"), BODY, "KEYS is `copy, letters., more", id="a key too many"),
-    pytest.param(header("copy, letters"), BODY, "KEYS is `copy, letters` in", id="a key that may be absent"),
-    pytest.param(
-        header(arguments="repair, stamp, rows(field, offset)..."), BODY, "ARGV is `repair, stamp, ", id="order"
-    ),
-    pytest.param(header(arguments="stamp, repair"), BODY, "ARGV is `stamp, repair` in the header", id="too few"),
-    pytest.param(header(arguments="stamp, rows(field, offset)..."), BODY, "ARGV is `stamp, rows", id="one missing"),
-    pytest.param(
-        header(arguments="stamp, repair, rows(offset, field)..."), BODY, "rows.offset, field.", id="order in rows"
-    ),
-    pytest.param(header(arguments="stamp, repair, rows(field)..."), BODY, "rows.field.", id="a field too few"),
-    pytest.param(header(arguments="stamp, repair, rows..."), BODY, "`stamp, repair, rows...` in", id="no rows"),
-    pytest.param(header("1 copy  2 letters"), BODY, "KEYS is `1 copy  2 letters` in the header", id="prose"),
-    pytest.param("-- Moves.\n", BODY, "KEYS is `` in the header", id="no line"),
-    pytest.param(header(), BODY + " g(KEYS.other)", "no place for `KEYS.other`", id="an unknown key in the script"),
-    pytest.param(header(), BODY + " g(ARGV[i].to)", "no place for `ARGV.i..to`", id="an unknown field in the script"),
-    pytest.param(header(), BODY + " g(ARGV.rows)", "no place for `ARGV.rows`", id="many values as one"),
-    pytest.param(header(), BODY.replace("KEYS.letters, ", ""), "nothing uses `KEYS.letters`", id="not used"),
-]
-
-
-@pytest.mark.parametrize(("head", "body", "says"), WRONG)
-def test_a_header_that_does_not_fit_is_refused(head: str, body: str, says: str) -> None:
-    """The error names the script, and what is wrong in it."""
-    with pytest.raises(ScriptError, match=rf"^move\.lua: .*{says}"):
-        load(move, head + body)
-
-
 class Turned(NamedTuple):
     offset: int
     field: str
@@ -133,23 +100,88 @@ def three(*, copy: Key, pairs: Mapping[str, int]) -> None: ...
     ("declared", "text", "says"),
     [
         pytest.param(
-            confusing, header("copy", "rows(field, offset)..., turned(offset, field)..."), "two things", id="two places"
+            move,
+            header("letters, copy?") + BODY,
+            "KEYS is `letters, copy\\?` in the header, `copy, ",
+            id="order of keys",
         ),
-        pytest.param(unknown, header("copy", "share"), "`share` of the caller cannot be an argument", id="its type"),
+        pytest.param(move, header("copy") + BODY, "KEYS is `copy` in the header, `copy, letters", id="a key too few"),
         pytest.param(
-            without_end, header("documents..., copy"), "where `copy` is after `documents...`", id="after many"
+            move, header("copy, letters?, more?") + BODY, "KEYS is `copy, letters., more", id="a key too many"
+        ),
+        pytest.param(move, header("copy, letters") + BODY, "KEYS is `copy, letters` in", id="a key that may be absent"),
+        pytest.param(
+            move,
+            header(arguments="repair, stamp, rows(field, offset)...") + BODY,
+            "ARGV is `repair, stamp, ",
+            id="order",
         ),
         pytest.param(
-            without_place, header("letters?, copy"), "where `copy` is after `letters", id="after an optional one"
+            move, header(arguments="stamp, repair") + BODY, "ARGV is `stamp, repair` in the header", id="too few"
         ),
         pytest.param(
-            three, header("copy", "pairs(a, b, c)..."), "`pairs.name, value.*` in the caller", id="pairs of three"
+            move, header(arguments="stamp, rows(field, offset)...") + BODY, "ARGV is `stamp, rows", id="one missing"
+        ),
+        pytest.param(
+            move,
+            header(arguments="stamp, repair, rows(offset, field)...") + BODY,
+            "rows.offset, field.",
+            id="order in rows",
+        ),
+        pytest.param(
+            move, header(arguments="stamp, repair, rows(field)...") + BODY, "rows.field.", id="a field too few"
+        ),
+        pytest.param(
+            move, header(arguments="stamp, repair, rows...") + BODY, "`stamp, repair, rows...` in", id="no rows"
+        ),
+        pytest.param(move, header("1 copy  2 letters") + BODY, "KEYS is `1 copy  2 letters` in the header", id="prose"),
+        pytest.param(move, "-- Moves.\n" + BODY, "KEYS is `` in the header", id="no line"),
+        pytest.param(
+            move, header() + BODY + " g(KEYS.other)", "no place for `KEYS.other`", id="an unknown key in the script"
+        ),
+        pytest.param(
+            move, header() + BODY + " g(ARGV[i].to)", "no place for `ARGV.i..to`", id="an unknown field in the script"
+        ),
+        pytest.param(move, header() + BODY + " g(ARGV.rows)", "no place for `ARGV.rows`", id="many values as one"),
+        pytest.param(move, header() + BODY.replace("KEYS.letters, ", ""), "nothing uses `KEYS.letters`", id="not used"),
+        pytest.param(
+            confusing,
+            header("copy", "rows(field, offset)..., turned(offset, field)...") + "f(KEYS.copy)",
+            "two things",
+            id="two places",
+        ),
+        pytest.param(
+            unknown,
+            header("copy", "share") + "f(KEYS.copy)",
+            "`share` of the caller cannot be an argument",
+            id="its type",
+        ),
+        pytest.param(
+            without_end,
+            header("documents..., copy") + "f(KEYS.copy)",
+            "where `copy` is after `documents...`",
+            id="after many",
+        ),
+        pytest.param(
+            without_place,
+            header("letters?, copy") + "f(KEYS.copy)",
+            "where `copy` is after `letters",
+            id="after an optional one",
+        ),
+        pytest.param(
+            three,
+            header("copy", "pairs(a, b, c)...") + "f(KEYS.copy)",
+            "`pairs.name, value.*` in the caller",
+            id="pairs of three",
         ),
     ],
 )
-def test_a_caller_that_cannot_be_is_refused(declared: Callable[..., None], text: str, says: str) -> None:
+def test_a_header_that_does_not_fit_and_a_caller_that_cannot_be_are_refused(
+    declared: Callable[..., None], text: str, says: str
+) -> None:
+    """The error names the script, and what is wrong in it."""
     with pytest.raises(ScriptError, match=rf"^{declared.__name__}\.lua: .*{says}"):
-        load(declared, text + "f(KEYS.copy)")
+        load(declared, text)
 
 
 def test_every_script_is_declared_and_in_the_table() -> None:

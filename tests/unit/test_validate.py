@@ -115,8 +115,8 @@ def test_no_record_at_all(validated: Validated, lines: list[str]) -> None:
     assert validated(lines, "--strict") == (1, f"FILE: {nothing}\n0 records: nothing to check\n", "")
     done = validated(lines, "--strict", "--json")
     found = orjson.loads(done.stdout)
-    assert (done.status, found["records"], found["bad"]) == (1, 0, 0)
-    assert [fault["reason"] for fault in found["faults"]] == [nothing]
+    reasons = [fault["reason"] for fault in found["faults"]]
+    assert (done.status, found["records"], found["bad"], reasons) == (1, 0, 0, [nothing])
 
 
 KEY = crm.lead(1).key.decode()
@@ -223,9 +223,8 @@ def test_the_reader_of_its_output_has_ended(lines: list[str], words: list[str]) 
             cwd=ROOT,
             check=False,
         )
-    assert done.returncode == 1
-    assert b"Error" not in done.stderr, done.stderr
-    assert b"cannot be read" not in done.stderr
+    wrong = [words for words in (b"Error", b"cannot be read") if words in done.stderr]
+    assert (done.returncode, wrong) == (1, []), done.stderr
 
 
 def test_what_a_fault_says(validated: Validated) -> None:
@@ -268,10 +267,10 @@ def test_the_kind_may_be_given(validated: Validated, kind: str, paths: list[str]
 def test_standard_input_and_several_files(tmp_path: Path) -> None:
     for words in ([], ["-"]):
         assert validate(*words, stdin="x\n").stdout.startswith("-:1: the line is not a record")
-    names = [str(tmp_path / name) for name in ("a", "b")]
-    for name in names:
-        Path(name).write_text(LINE)
-    assert validate(*names) == (0, "2 records: all good\n", "")
+    files = [tmp_path / name for name in ("a", "b")]
+    for file in files:
+        file.write_text(LINE)
+    assert validate(*map(str, files)) == (0, "2 records: all good\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("--strict",)], ids=" ".join)
@@ -287,10 +286,12 @@ def test_render_prints_what_readers_would_get(validated: Validated, words: tuple
     done = validated([as_line(message) for message in messages], "--render", *words)
     expected = documents_of(message.record(offset) for offset, message in enumerate(messages))
     lead, *contacts = done.stdout.encode().splitlines()
-    assert lead == expected[resources.LEAD, crm.ORGANIZATION, crm.LEAD]
+    assert {
+        (resources.LEAD, crm.ORGANIZATION, crm.LEAD): lead,
+        (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT): contacts[1],
+    } == expected
     assert orjson.loads(lead)["contact"]["first_name"] == "Grace", "the newest one, though it comes later"
     assert [orjson.loads(contact)["first_name"] for contact in contacts] == ["Ada", "Grace", "Late"]
-    assert contacts[1] == expected[resources.CONTACT, crm.ORGANIZATION, crm.CONTACT]
 
 
 @pytest.mark.parametrize(
@@ -311,8 +312,7 @@ def test_render_keeps_what_is_wrong_out_of_the_documents(validated: Validated) -
     lines = [as_line(crm.lead(1, stage="new")), as_line(crm.contact(1))]
     text, json = validated(lines, "--render"), validated(lines, "--render", "--json")
     assert [orjson.loads(done.stdout)["id"] for done in (text, json)] == [crm.CONTACT, crm.CONTACT]
-    assert "`$.data.stage` is not valid" in text.stderr
-    assert text.stderr.endswith("2 records: 1 bad\n")
+    assert re.search(r"`\$\.data\.stage` is not valid.*\n2 records: 1 bad\n\Z", text.stderr)
     assert [fault["path"] for fault in orjson.loads(json.stderr)["faults"]] == ["$.data.stage"]
 
 

@@ -25,7 +25,6 @@ from tests.harness.expected import documents_of
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "tests" / "data" / "mapping-versions.json"
 """The hash of the documents of `fixed_events` for each version of the mapping that there ever was."""
-MINIMAL_ID = crm.uuid(0xE1)
 
 
 def fixed_events() -> list[crm.Message]:
@@ -33,7 +32,7 @@ def fixed_events() -> list[crm.Message]:
     return [
         crm.changed(resource, msgspec.to_builtins(entity))
         for resource in RESOURCES
-        for entity in (resource.event_example, replace(crm.minimal(resource), id=MINIMAL_ID))
+        for entity in (resource.event_example, replace(crm.minimal(resource), id=crm.uuid(0xE1)))
     ]
 
 
@@ -42,8 +41,7 @@ def test_documents_change_with_the_version_only() -> None:
     assert len(documents) == 2 * len(RESOURCES)
     ordered = sorted(documents.items(), key=lambda item: (item[0][0].topic, item[0][2]))
     found = hashlib.sha256(b"\n".join(document for _, document in ordered)).hexdigest()
-    history = orjson.loads(HISTORY.read_bytes())
-    version = str(mapping.VERSION)
+    history, version = orjson.loads(HISTORY.read_bytes()), str(mapping.VERSION)
     assert version in history, f'add the line "{version}": "{found}" to tests/data/{HISTORY.name}'
     assert history[version] == found, (
         f"The documents changed, so live generations need a rebuild. Raise VERSION in projector/mapping.py to "
@@ -85,18 +83,16 @@ def test_a_dead_letter_is_stored_without_words_and_read_with_them() -> None:
     assert stored.keys() >= {"topic", "partition", "offset", "key", "reason", "time"}, (
         "the former program requires them"
     )
-    assert stored["reason"] == ""
+    assert (stored["reason"], letter.reason) == ("", "`$.data.stage` is missing")
     assert msgspec.json.decode(letter.stored, type=DeadLetter) == letter
-    assert letter.reason == "`$.data.stage` is missing"
 
 
 def test_a_heartbeat_of_the_former_program() -> None:
     heartbeat = msgspec.json.decode(HEARTBEAT, type=Heartbeat)
-    assert heartbeat.trouble("access") is None
-    assert heartbeat.trouble("documents") == Former("halted", "5 consecutive bad records")
+    former = Former("halted", "5 consecutive bad records")
+    assert [heartbeat.trouble(line) for line in ("access", "documents")] == [None, former]
     assert words.line_state(heartbeat.lines["documents"], None) == "halted: 5 consecutive bad records"
-    said = say(of_line("documents", Former("halted", "5 consecutive bad records")))
-    assert said.what == "line documents is stopped: 5 consecutive bad records"
+    assert say(of_line("documents", former)).what == "line documents is stopped: 5 consecutive bad records"
 
 
 def test_a_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:

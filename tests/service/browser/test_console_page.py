@@ -19,7 +19,7 @@ from tests.harness import crm
 from tests.harness.chromium import Page, open_page
 from tests.harness.console import axe, find, running_console, says_the_same, type_number
 from tests.harness.leadview import Leadview
-from tests.harness.next_mapping import PROGRAM as NEXT
+from tests.harness.projectors import NEXT_MAPPING
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.apache]
@@ -150,14 +150,14 @@ def log_in(page: Page, token: str) -> None:
 def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
-    newer = leadview.start("run", command=NEXT)
-    leadview.run("rebuild", "--max-latency", "0", command=NEXT).ends(0)
+    newer = leadview.start("run", command=NEXT_MAPPING)
+    leadview.run("rebuild", "--max-latency", "0", command=NEXT_MAPPING).ends(0)
     newer.stop()
     with running_console(leadview) as (_, console):
         page.open(console.url)
         says_the_same(page, leadview, "line documents is standing by", "generation 2 requires mapping version")
         assert "docs/runbook.md, leadviewstandingby" in page.text("#problems")
-    with running_console(leadview, "--allow-actions", command=NEXT) as (_, console):
+    with running_console(leadview, "--allow-actions", command=NEXT_MAPPING) as (_, console):
         page.open(console.url)
         page.wait_for("#notes", "rebuild due")
         page.wait_for("#generations", "Generation 2", "is not written any more", "drop 2")

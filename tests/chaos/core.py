@@ -8,8 +8,7 @@ as first name. Of the three organizations of a chaos run, the third is now and t
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
-from math import inf
+from itertools import count, islice
 from random import Random
 from typing import Any
 
@@ -31,6 +30,8 @@ ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA4), crm.uuid(0xA3))
 STEADY, SWITCHED, DELETED = ORGANIZATIONS
 KEY_IDS = (crm.uuid(0xF1), crm.uuid(0xF2))
 """The first is always active, the second is revoked now and then."""
+UNKNOWN = crm.uuid(0xDEAD)
+"""The id of a lead that never exists."""
 _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 _STEP_SECONDS = 0.01
 _BAD_SHARE = 0.004
@@ -75,7 +76,6 @@ class Core:
         self.organizations = organizations
         self.leads = [crm.uuid(0x100000 + number) for number in range(leads)]
         self.contacts = [crm.uuid(0xC00000 + number) for number in range(contacts)]
-        self.unknown = crm.uuid(0xDEAD)
         self._random = Random(seed)
         self._hostile_bytes = hostile_bytes
         self._calm = calm
@@ -83,7 +83,7 @@ class Core:
         self._contact_of: dict[Entity, str] = {}
         self._off: set[Entity] = set()
         self._newest: dict[Entity, Message] = {}
-        self._number = 0
+        self._numbers = count(1)
 
     def first(self) -> Iterator[Change]:
         """Every organization with its keys, leads and contacts; some contacts come after their leads."""
@@ -170,9 +170,8 @@ class Core:
         return self._put(entity)
 
     def _bad(self, organization: str) -> Change:
-        self._number += 1
         # A key of its own: under a lead's, compaction would leave nothing else of the lead.
-        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + self._number))
+        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + next(self._numbers)))
         return Change(Message(resources.LEAD, key, self._bad_value(), seconds=self._seconds()), None, bad=True)
 
     def _bad_value(self) -> bytes:
@@ -196,8 +195,7 @@ class Core:
 
     def _seconds(self) -> float:
         """Returns the time of the next event. It grows with each event: it orders those of different partitions."""
-        self._number += 1
-        return self._number * _STEP_SECONDS
+        return next(self._numbers) * _STEP_SECONDS
 
 
 def key_text(entity: Entity) -> str:
@@ -208,10 +206,6 @@ def key_text(entity: Entity) -> str:
 def key_of(organization: str) -> str:
     """The API key of an organization that is always active."""
     return key_text((resources.API_KEY, organization, KEY_IDS[0]))
-
-
-def messages(changes: Iterable[Change]) -> list[Message]:
-    return [change.message for change in changes]
 
 
 class Stage:
@@ -241,14 +235,10 @@ class Writer(Repeating):
         self._each = max(1, round(rate * _TICK_SECONDS))
         self._rests = rests
         self._waits = waits
-        self._rest_at = inf
+        self._work_seconds = self._random.uniform(*_WORK_SECONDS)
         self._messages: dict[tuple[Entity, str], Message] = {}
         """What made each version of a document, by what the document shows."""
         self.number = 0
-
-    def run(self) -> None:
-        self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)
-        super().run()
 
     def publish(self, changes: Iterable[Change]) -> None:
         """Send these, and return when Kafka has them."""
@@ -257,7 +247,7 @@ class Writer(Repeating):
             sent = list(changes)
             states = [published.add(change.register, change.value) for change in sent if change.register]
             stage.leadview.topics.bad_keys |= {change.message.key for change in sent if change.bad}
-            stage.leadview.publish_all(messages(sent))
+            stage.leadview.publish_all(change.message for change in sent)
             for state in states:
                 state.acked_at = now()
             for change in sent:
@@ -292,14 +282,16 @@ class Writer(Repeating):
         if self._waits and self.stage.leadview.behind() > _MAX_BEHIND:
             return
         self.publish(islice(self._changes, self._each))
-        if self._rests and now() > self._rest_at:
+        self._work_seconds -= _TICK_SECONDS
+        if self._rests and self._work_seconds < 0:
             self._ended.wait(self._random.uniform(*_REST_SECONDS))
-            self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)
+            self._work_seconds = self._random.uniform(*_WORK_SECONDS)
 
 
 def first(organization: str = crm.ORGANIZATION, *, leads: int, contacts: int) -> list[Message]:
     """Returns the organization with its keys, and this number of its leads and contacts."""
-    return messages(Core(1, [organization], leads=leads, contacts=contacts).first())
+    core = Core(1, [organization], leads=leads, contacts=contacts)
+    return [change.message for change in core.first()]
 
 
 def writer_to(leadview: Leadview, rate: float = 0.0, *, leads: int, contacts: int) -> Writer:

@@ -104,7 +104,7 @@ class Parts(World):
     def restart_an_api(self, number: int) -> None:
         """The next API may be restarted when each front uses this one."""
         self.apis[number].stop()
-        self.restart_api(number)
+        self.start_api(number)
         self._wait_until_serving(number)
         self.catch_up()
 

@@ -170,16 +170,16 @@ class Core:
         return self._put(entity)
 
     def _bad(self, organization: str) -> Change:
-        # A key of its own: under a lead's, compaction would leave nothing else of the lead.
-        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + next(self._numbers)))
-        return Change(Message(resources.LEAD, key, self._bad_value(), seconds=self._seconds()), None, bad=True)
-
-    def _bad_value(self) -> bytes:
-        """Now and then, a text that never ends, too deep in lists: it must cost no more than another bad record."""
+        """A record that is bad: now and then, a text that never ends, too deep in lists. It must cost no more than any
+        other bad record.
+        """
+        value = b"{"
         if self._hostile_bytes and self._random.random() < _HOSTILE_SHARE:
             depth, size = 10_001, self._random.randint(self._hostile_bytes // 2, self._hostile_bytes)
-            return b"[" * depth + b'\\"' * max(1, (size - depth) // 2)
-        return b"{"
+            value = b"[" * depth + b'\\"' * max(1, (size - depth) // 2)
+        # A key of its own: under a lead's, compaction would leave nothing else of the lead.
+        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + next(self._numbers)))
+        return Change(Message(resources.LEAD, key, value, seconds=self._seconds()), None, bad=True)
 
     def _change(self, message: Message, entity: Entity, value: str | None) -> Change:
         if message.value is not None and self._random.random() < 0.3:

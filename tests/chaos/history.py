@@ -70,27 +70,27 @@ class Published(Struct):
 
 
 class Response(Struct, gc=False):
-    """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only."""
+    """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only.
+
+    `key` is the API key that was sent; its organization is the caller's. `shown` is the version of the document, as its
+    text has it, and `contact_shown` that of the contact inside a lead; None if the lead shows none. `process` is the
+    API process that answered. `as_of` is `Data-As-Of`: the answer says that it has every change that Kafka held at this
+    time. `tag` is the ETag.
+    """
 
     asked_at: float
     answered_at: float
     key: Entity
-    """The API key that was sent; its organization is the caller's."""
     wanted: Entity
     status: int
     organization_id: str = ""
     shown: str = ""
-    """The version of the document, as its text has it."""
     contact_id: str = ""
     contact_shown: str | None = None
-    """The version of the contact inside a lead; None if the lead shows none."""
     body: bytes = b""
     process: int = 0
-    """The API process that answered."""
     as_of: float = -inf
-    """`Data-As-Of`: the answer says that it has every change that Kafka held at this time."""
     tag: str = ""
-    """The ETag."""
 
     @property
     def organization(self) -> Entity:

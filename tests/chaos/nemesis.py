@@ -194,7 +194,10 @@ class Operator(Repeating):
                 return
             if self._random.random() < _KILLED_SHARE:
                 with self._world.operating:
-                    self._kill(words)
+                    child = self._world.leadview.start(*words, command=PROJECTOR)
+                    self._ended.wait(self._random.uniform(0.5, 3.0))
+                    child.kill()
+                self._world.done[f"{words[0]} killed"] += 1
             with self._world.operating:
                 self._run(words)
         with self._world.operating:
@@ -212,9 +215,3 @@ class Operator(Repeating):
             self._run(self._random.choice(generations).split())
         elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):
             self._world.wrong.append(f"{words}: {done.stdout}{done.stderr[-1000:]}")
-
-    def _kill(self, words: Sequence[str]) -> None:
-        child = self._world.leadview.start(*words, command=PROJECTOR)
-        self._ended.wait(self._random.uniform(0.5, 3.0))
-        child.kill()
-        self._world.done[f"{words[0]} killed"] += 1

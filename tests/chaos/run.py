@@ -33,21 +33,22 @@ _ANSWER_SECONDS = 20.0
 
 
 class Report(Struct):
-    """What was done, and what was found. `final` says what is wrong with what Redis holds in the end."""
+    """What was done, and what was found. `recoveries` has how long the recovery from each fault took, after it had
+    ended, each time. `final` says what is wrong with what Redis holds in the end. `busy` are the seconds in which the
+    machine was too busy to judge whether the API was there. `unfinished` says why the run could not be finished; what
+    had happened by then was checked.
+    """
 
     seed: int
     seconds: float
     published: int = 0
     recoveries: dict[str, list[float]] = field(default_factory=dict)
-    """How long the recovery from each fault took, after it had ended, each time."""
     operations: Counter[str] = field(default_factory=Counter)
     verdict: Verdict = field(default_factory=Verdict)
     final: list[str] = field(default_factory=list)
     documents: int = 0
     busy: float = 0.0
-    """Seconds in which the machine was too busy to judge whether the API was there."""
     unfinished: str = ""
-    """Why the run could not be finished; what had happened by then was checked."""
 
     @property
     def status(self) -> int:

@@ -59,6 +59,12 @@ class World(Stage):
     as a cluster of three primaries with a replica each. The proxies are used for an address only. `processes` is the
     number of API processes. With the embedded Kafka there is one projector, because its groups have one member. `hosts`
     are the addresses of the servers of a cluster, `settings` those of all processes.
+
+    `projectors` has those that faults may harm, and `metrics_ports` their ports, by name; `apis` has the API processes
+    by number, and `ports` and `api_metrics_ports` theirs. `operating` is held while an operator's command runs.
+    `done` counts what operators have done, and `wrong` says what they and the faults found to be wrong. `again` returns
+    what the core product publishes if it publishes all entities of a kind once more; `others`, by kind and key, is what
+    others than its three organizations have published last. `mark` has the end offsets when the last fault ended.
     """
 
     def __init__(
@@ -100,25 +106,16 @@ class World(Stage):
         self.projectors: dict[str, Child] = {}
         count = projectors if self._real else 1
         self.metrics_ports = {f"projector-{number + 1}": free_port() for number in range(count)}
-        """Those of the projectors, by name."""
         self.partitions = dict.fromkeys(resources.KINDS, PARTITIONS)
         self.operating = threading.Lock()
-        """Held while an operator's command runs."""
         self.wrong: list[str] = []
-        """What faults found to be wrong."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
-        """What the core product publishes if it publishes all entities of a kind once more."""
         self.others: dict[tuple[resources.Kind, bytes], Message] = {}
-        """What others than the core product's three organizations have published last, by kind and key."""
         self.mark: dict[tuple[str, int], int] = {}
-        """The end offsets when the last fault ended."""
         self.done: Counter[str] = Counter()
-        """What operators have done."""
         self.ports = [free_port() for _ in range(processes)]
-        """Those of the API processes."""
         self.api_metrics_ports = [free_port() for _ in self.ports]
         self.apis: dict[int, Child] = {}
-        """By number."""
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,6 @@ organization. Its history is a row of states; the first one, before anything was
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from datetime import datetime
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -18,11 +17,6 @@ from projector.reference import Entity
 from schemas import resources
 
 now: Callable[[], float] = time.monotonic
-
-
-def at(moment: datetime) -> float:
-    """Returns a moment of the wall clock as a time of the history."""
-    return now() - (time.time() - moment.timestamp())
 
 
 BUSY = "machine-busy"

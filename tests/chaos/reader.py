@@ -3,6 +3,7 @@ probe note what the checker must know to judge the API: when the machine was too
 """
 
 import http.client
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -20,7 +21,7 @@ from projector.reference import Entity
 from schemas import resources
 from tests.chaos.checker import SHOWN, Checker, Verdict
 from tests.chaos.core import KEY_IDS, UNKNOWN, Core, Writer, key_text
-from tests.chaos.history import BUSY, Beat, Response, Window, at, now
+from tests.chaos.history import BUSY, Beat, Response, Window, now
 from tests.chaos.world import ABSENT, World, projectors
 from tests.harness import control
 from tests.harness.api_server import CONTACTS, LEADS
@@ -65,9 +66,13 @@ class Reader(Repeating):
                 self._read((resources.API_KEY, organization, KEY_IDS[0]), wanted)
 
     def _work(self) -> None:
-        organization = self._random.choice(self._core.organizations)
-        key_id = self._random.choices(KEY_IDS, [3, 1])[0]
-        self._read((resources.API_KEY, organization, key_id), self._wanted(organization))
+        organization, chance = self._random.choice(self._core.organizations), self._random.random()
+        wanted = (resources.LEAD, organization, UNKNOWN)
+        if 0.02 <= chance < 0.3:
+            wanted = (resources.CONTACT, organization, self._random.choice(self._core.contacts))
+        elif chance >= 0.3:
+            wanted = (resources.LEAD, organization, self._random.choice(self._core.leads))
+        self._read((resources.API_KEY, organization, self._random.choices(KEY_IDS, [3, 1])[0]), wanted)
 
     def _read(self, key: Entity, wanted: Entity) -> None:
         process = self._random.randrange(len(self._connections))
@@ -100,19 +105,12 @@ class Reader(Repeating):
         body = reply.read()
         answer.answered_at, answer.status, answer.tag = now(), reply.status, reply.headers["ETag"] or ""
         if text := reply.headers["Data-As-Of"]:
-            answer.as_of = at(datetime.fromisoformat(text))
+            # As a time of the history, whose clock is another one.
+            answer.as_of = now() - (time.time() - datetime.fromisoformat(text).timestamp())
         if reply.status == 200:
             self._known[answer.wanted] = answer.tag, body
         if reply.status in SHOWN:
             answer.body = body if reply.status == 200 else known
-
-    def _wanted(self, organization: str) -> Entity:
-        chance = self._random.random()
-        if chance < 0.02:
-            return resources.LEAD, organization, UNKNOWN
-        if chance < 0.3:
-            return resources.CONTACT, organization, self._random.choice(self._core.contacts)
-        return resources.LEAD, organization, self._random.choice(self._core.leads)
 
 
 class Pulse(Repeating):

@@ -81,7 +81,6 @@ class World(Stage):
         **settings: object,
     ) -> None:
         self._brokers = brokers
-        self._real = kafka.kind != "embedded"
         self.directory = directory
         self._stack = ExitStack()
         self.sentinel: RedisSentinel | None = None
@@ -98,13 +97,17 @@ class World(Stage):
         self.to_projector = self._stack.enter_context(faulty_proxy(self.redis.port))
         self.to_api = self._stack.enter_context(faulty_proxy(self.redis.port))
         # Small batches, so that much can happen between them.
-        own: dict[str, object] = {"batch_records": 200, "kafka_session_timeout": 2, "api_redis_timeout": 0.5}
-        own["redis_url"] = self._url(self.to_projector)
+        own: dict[str, object] = {
+            "redis_url": self._url(self.to_projector),
+            "batch_records": 200,
+            "kafka_session_timeout": 2,
+            "api_redis_timeout": 0.5,
+        }
         server = self.sentinel or self._cluster or self.redis
         super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory, **own | settings)))
         self.leadview.calls_plain_commands = False
         self.projectors: dict[str, Child] = {}
-        count = projectors if self._real else 1
+        count = 1 if kafka.kind == "embedded" else projectors
         self.metrics_ports = {f"projector-{number + 1}": free_port() for number in range(count)}
         self.partitions = dict.fromkeys(resources.KINDS, PARTITIONS)
         self.operating = threading.Lock()
@@ -169,7 +172,7 @@ class World(Stage):
     def compact_soon(self, kind: resources.Kind, partitions: int = PARTITIONS) -> None:
         """Note that the topic of a kind was created, and let the cleaner take what is older than a second there."""
         self.partitions[kind] = partitions
-        if self._real:
+        if self.leadview.kafka.kind != "embedded":
             self.leadview.topics.alter("topic", self.leadview.topics.name(kind), _SOON)
 
     def start_projector(self, name: str) -> None:

@@ -137,6 +137,8 @@ class Installation:
         if row.by_one:
             as_said, healths_said = {*as_said, ()}, {*healths_said, 200}
         said = [sorted(row.problems), sorted(row.notes)]
+        reply = programs.ask("127.0.0.1", self.api.port, LEADS + crm.LEAD, KEY, timeout=_HANGS_SECONDS)
+        error = orjson.loads(reply.body).get("error") if reply.status else None
         return differences(
             {
                 "console": ([sorted(shown["kinds"]), sorted(shown["note_kinds"])], said),
@@ -144,7 +146,7 @@ class Installation:
                 "/healthz of projectors": ({healths[port] for port in answering}, healths_said),
                 "/livez of projectors": ({ask(port, "/livez")[0] for port in answering}, {200} if answering else set()),
                 "/readyz": (self.api.is_ready(), row.ready),
-                "a request": (self._request(), row.answer),
+                "a request": ((reply.status, error), row.answer),
             }
         )
 
@@ -191,10 +193,6 @@ class Installation:
                 else:
                     found[series] = float(value)
         return found
-
-    def _request(self) -> tuple[int, str | None]:
-        reply = programs.ask("127.0.0.1", self.api.port, LEADS + crm.LEAD, KEY, timeout=_HANGS_SECONDS)
-        return reply.status, orjson.loads(reply.body).get("error") if reply.status else None
 
 
 @contextmanager

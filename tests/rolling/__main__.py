@@ -101,13 +101,13 @@ class _Log:
         every = [list(reader.answers) for reader in self._readers]
         answers = [answer for of_one, seen in zip(every, self._seen, strict=True) for answer in of_one[seen:]]
         self._seen = [*map(len, every)]
-        failures = [f"{each.wanted}: {each.status}" for each in answers if each.status not in _RIGHT]
+        failures = [each for each in answers if each.status not in _RIGHT]
         slowest = max((answer.answered_at - answer.asked_at for answer in answers), default=0.0) * 1000
         events, self._published = self._writer.number - self._published, self._writer.number
         row = (name, f"{seconds:.1f}", len(answers), len(failures), f"{slowest:.0f}", events)
         print(_ROW.format(*row), flush=True)
-        for failure in failures[:_SHOWN_FAILURES]:
-            print(f"  FAILED {failure}", flush=True)
+        for each in failures[:_SHOWN_FAILURES]:
+            print(f"  FAILED {each.wanted[0].noun} {each.wanted[2]}: {each.status}", flush=True)
 
 
 def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:

@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
 from tests.chaos.nemesis import FAULTS, Fault
-from tests.chaos.run import Rates, run
+from tests.chaos.run import run
 from tests.chaos.world import World
 from tests.harness.services import Kafka
 
@@ -25,7 +25,11 @@ def main() -> int:
     """
     chosen = _arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was seen until then is checked
-    faults = [fault for fault in FAULTS.values() if _is_wanted(fault, chosen)]
+    possible = {"", chosen.redis}
+    if chosen.kafka == "apache":
+        possible |= {"groups", "brokers"} if chosen.kafka_nodes > 1 else {"groups"}
+    wanted = chosen.faults.split(",") if chosen.faults else FAULTS
+    faults = [fault for fault in FAULTS.values() if fault.needs in possible and fault.name in wanted]
     if not faults:
         sys.exit("none of these faults is possible here")
     directory = Path(mkdtemp(prefix="leadview-chaos-"))
@@ -43,33 +47,20 @@ def main() -> int:
 
 def _run(chosen: argparse.Namespace, faults: Sequence[Fault], directory: Path) -> int:
     with ExitStack() as stack:
-        kafka, brokers = _kafka(chosen, directory / "kafka", stack)
+        brokers = None
+        if chosen.kafka == "embedded":
+            embedded = stack.enter_context(EmbeddedKafka.start(directory / "kafka"))
+            kafka = Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
+        else:
+            apache = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
+            kafka = Kafka("apache", apache.bootstrap_servers, apache.create_topic)
+            brokers = apache if chosen.kafka_nodes > 1 else None
         world = stack.enter_context(
             World(kafka, "crm.", directory, brokers, redis=chosen.redis, processes=chosen.processes)
         )
-        rates = Rates(chosen.rate, chosen.readers)
-        report = run(
-            world, chosen.seed, chosen.seconds, faults, rates=rates, pairs=chosen.pairs, hostile_bytes=chosen.hostile
-        )
+        report = run(world, chosen.seed, chosen.seconds, faults, pairs=chosen.pairs, hostile_bytes=chosen.hostile)
     print(report)
     return report.status
-
-
-def _kafka(chosen: argparse.Namespace, directory: Path, stack: ExitStack) -> tuple[Kafka, ApacheKafka | None]:
-    """Returns Kafka, and its brokers if faults may affect them as well."""
-    if chosen.kafka == "embedded":
-        embedded = stack.enter_context(EmbeddedKafka.start(directory))
-        return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic), None
-    brokers = stack.enter_context(ApacheKafka.start(directory, chosen.kafka_nodes))
-    kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
-    return kafka, brokers if chosen.kafka_nodes > 1 else None
-
-
-def _is_wanted(fault: Fault, chosen: argparse.Namespace) -> bool:
-    is_real = chosen.kafka == "apache"
-    possible = {"", chosen.redis, "brokers" if is_real and chosen.kafka_nodes > 1 else ""}
-    is_possible = fault.needs in possible and (is_real or not fault.groups)
-    return is_possible and (not chosen.faults or fault.name in chosen.faults.split(","))
 
 
 def _arguments() -> argparse.Namespace:
@@ -84,8 +75,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--redis", default="address", choices=["address", "sentinel", "cluster"], help="how Redis is found"
     )
-    parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
-    parser.add_argument("--readers", type=int, default=3)
     parser.add_argument("--processes", type=int, default=3, help="API processes; each reader asks all of them")
     parser.add_argument("--hostile", type=int, default=75_000, help="bytes of the largest hostile record; 0: none")
     parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")

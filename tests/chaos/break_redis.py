@@ -6,17 +6,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
-from pathlib import Path
 from random import Random
 
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
 from schemas import names
 from tests.chaos.core import ORGANIZATIONS
-from tests.chaos.history import CaughtUp, now
-from tests.chaos.world import Strike, World
+from tests.chaos.history import now
+from tests.chaos.world import World
 from tests.harness.waiting import wait_until
+
+_LOG = "appendonlydir"
+"""The folder of the log of Redis 7; older ones have one file."""
+_ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", "redis.log")
 
 
 @contextmanager
@@ -32,29 +34,28 @@ def killed(world: World, random: Random) -> Iterator[None]:
 @contextmanager
 def went_back(world: World, random: Random) -> Iterator[None]:
     """A primary is restarted with an old copy of its data."""
-    server, organizations = _any_primary(world, random)
-    back_to = now()
-    copy(server, world.directory / "copy")
+    server = random.choice(world.primaries)
+    organizations, copy, back_to = world.organizations_of(server), world.directory / "copy", now()
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(server.directory, copy, ignore=_ALL_BUT_LOG)
     yield
-    began_at = now()
-    world.unavailable(organizations)
-    server.kill()
-    restore(server, world.directory / "copy")
-    world.lost(began_at, back_to, organizations=organizations)
+    with world.losing(back_to, organizations):
+        server.kill()
+        shutil.rmtree(server.directory / _LOG, ignore_errors=True)
+        shutil.copytree(copy, server.directory, dirs_exist_ok=True)
+        server.restart()
     world.wait_until_in_step(server)
 
 
 @contextmanager
-def redis_emptied(world: World, random: Random) -> Iterator[None]:
+def redis_emptied(world: World, _: Random) -> Iterator[None]:
     yield
-    began_at = now()
-    for server in world.primaries:
-        with server.client() as client:
-            client.flushall()
-    dark_from = now()
-    world.lost(began_at, -inf, (dark_from, world.dark_until(dark_from)))
-    # A generation is served when it holds all that the topics held.
-    world.history.caught_up.append(CaughtUp(began_at, now()))
+    with world.losing() as loss:
+        for server in world.primaries:
+            with server.client() as client:
+                client.flushall()
+        dark_from = now()
+        loss.dark = dark_from, world.dark_until(dark_from)
 
 
 @contextmanager
@@ -82,9 +83,9 @@ def redis_full(world: World, _: Random) -> Iterator[None]:
 @contextmanager
 def redis_demoted(world: World, _: Random) -> Iterator[None]:
     """Redis becomes a replica, which refuses writes; then it is the primary again."""
-    world.client.replicaof("127.0.0.1", "1")
+    world.leadview.redis.replicaof("127.0.0.1", "1")
     yield
-    world.client.replicaof("NO", "ONE")
+    world.leadview.redis.replicaof("NO", "ONE")
 
 
 @contextmanager
@@ -93,26 +94,23 @@ def sentinel_failover(world: World, _: Random) -> Iterator[None]:
 
     What the primary acknowledged meanwhile is lost.
     """
-    sentinel = world.sentinel
-    assert sentinel is not None
+    assert world.sentinel
     back_to = now()
-    with sentinel.losing():
+    with world.sentinel.losing():
         yield
-        began_at = now()
-        sentinel.fail_over()
-    world.lost(began_at, back_to)
-    sentinel.join()
+        with world.losing(back_to):
+            world.sentinel.fail_over()
+    world.sentinel.join()
 
 
 @contextmanager
 def two_masters(world: World, _: Random) -> Iterator[None]:
     """A master that stood still wakes up after another was promoted, and acknowledges until the Sentinel demotes it."""
-    assert world.sentinel is not None
-    began_at = now()
-    world.sentinel.split()
-    yield
-    world.sentinel.heal()
-    world.lost(began_at, began_at)
+    assert world.sentinel
+    with world.losing(now()):
+        world.sentinel.split()
+        yield
+        world.sentinel.heal()
 
 
 @contextmanager
@@ -125,48 +123,40 @@ def failover(world: World, _: Random) -> Iterator[None]:
         back_to = now()
         link.faults = Faults(stalled=True)
         yield
-        began_at = now()
-        world.redis.kill()
-        client.replicaof("NO", "ONE")
-    world.promote(replica)
-    world.lost(began_at, back_to)
+        with world.losing(back_to):
+            world.redis.kill()
+            client.replicaof("NO", "ONE")
+            world.promote(replica)
 
 
-def no_fault(_: Random) -> Faults:
-    return Faults()
+# The network between Redis and the others.
 
-
-def proxied(api: Callable[[Random], Faults] = no_fault, projectors: Callable[[Random], Faults] = no_fault) -> Strike:
-    """The proxies on the ways of the API and of the projectors have these faults."""
-
-    @contextmanager
-    def strike(world: World, random: Random) -> Iterator[None]:
-        world.to_api.faults, world.to_projector.faults = api(random), projectors(random)
-        yield
-        world.to_api.faults = world.to_projector.faults = Faults()
-
-    return strike
-
-
-def late(most_seconds: float) -> Callable[[Random], Faults]:
-    return lambda random: Faults(delay_seconds=random.uniform(0.01, most_seconds), both_ways=True)
-
-
-def sliced(least: int, most: int) -> Callable[[Random], Faults]:
-    return lambda random: Faults(slice_bytes=random.randint(least, most), both_ways=True)
-
-
-def stalled(_: Random) -> Faults:
-    return Faults(stalled=True)
+Way = Callable[[Random], Faults]
 
 
 @contextmanager
-def refused(world: World, _: Random) -> Iterator[None]:
-    for proxy in (world.to_api, world.to_projector):
-        proxy.faults = Faults(refusing=True)
-        proxy.reset_all()
+def proxied(api: Way, projectors: Way, world: World, random: Random) -> Iterator[None]:
+    """The proxies on the ways of the API and of the projectors have these faults. Where new connections are refused,
+    those that are open break.
+    """
+    for proxy, faults in ((world.to_api, api), (world.to_projector, projectors)):
+        proxy.faults = faults(random)
+        if proxy.faults.refusing:
+            proxy.reset_all()
     yield
     world.to_api.faults = world.to_projector.faults = Faults()
+
+
+def always(faults: Faults) -> Way:
+    return lambda _: faults
+
+
+def late(most_seconds: float) -> Way:
+    return lambda random: Faults(delay_seconds=random.uniform(0.01, most_seconds), both_ways=True)
+
+
+def sliced(least: int, most: int) -> Way:
+    return lambda random: Faults(slice_bytes=random.randint(least, most), both_ways=True)
 
 
 @contextmanager
@@ -187,39 +177,30 @@ def half_closed(world: World, _: Random) -> Iterator[None]:
 
 # Of a cluster, each of these harms one shard, and the others must not notice it.
 
-_EARLY_SHARE = 0.3
-_UNFILLED_SHARE = 0.5
-
 
 @contextmanager
 def shard_emptied(world: World, random: Random) -> Iterator[None]:
     """While no projector can fill it again, `status` says that a shard is not complete."""
-    server, organizations = _any_primary(world, random)
+    server = random.choice(world.primaries)
+    organizations = world.organizations_of(server)
     yield
-    began_at = now()
-    world.unavailable(organizations)
-    with world.asleep(*world.projectors.values()), server.client() as client:
-        client.flushall()
-        dark_from = now()
-        world.expect_incomplete_shards("a shard was emptied")
-        dark_until = now()
-    world.lost(began_at, -inf, (dark_from, world.dark_until(dark_until)), organizations)
-    # A shard is complete when it holds all that the topics held.
-    world.history.caught_up.append(CaughtUp(began_at, now()))
+    with world.losing(organizations=organizations) as loss:
+        with world.asleep(*world.projectors.values()), server.client() as client:
+            client.flushall()
+            dark_from = now()
+            dark_until = world.expect_incomplete_shards("a shard was emptied")
+        loss.dark = dark_from, world.dark_until(dark_until)
 
 
 @contextmanager
 def shard_failover(world: World, random: Random) -> Iterator[None]:
     """A replica that is behind is promoted: what its primary acknowledged meanwhile is lost."""
-    server, organizations = _any_primary(world, random)
-    number = world.primaries.index(server)
-    back_to = now()
+    number = random.randrange(len(world.primaries))
+    organizations, back_to = world.organizations_of(world.primaries[number]), now()
     with world.cluster.losing(number):
         yield
-        began_at = now()
-        world.unavailable(organizations)
-        world.cluster.fail_over(number)
-    world.lost(began_at, back_to, organizations=organizations)
+        with world.losing(back_to, organizations):
+            world.cluster.fail_over(number)
     world.cluster.join(number)
 
 
@@ -232,33 +213,28 @@ def shard_lost(world: World, random: Random) -> Iterator[None]:
     """
     lost, heir = random.sample(world.primaries, 2)
     number, organizations = world.primaries.index(lost), world.organizations_of(lost)
-    began_at = now()
+    is_early, nobody_fills = random.random() < 0.3, random.random() < 0.5
     world.unavailable(frozenset(ORGANIZATIONS))  # until all nodes agree about the slots
-    nobody_fills = random.random() < _UNFILLED_SHARE
-    with world.asleep(*world.projectors.values() if nobody_fills else ()):
-        world.cluster.lose(number, heir)
-        dark_from = dark_until = now()
-        if nobody_fills:
-            world.expect_incomplete_shards("a shard was lost")
-            dark_until = now()
-    yield
-    early = random.random() < _EARLY_SHARE
-    if early:
-        world.cluster.replace(number)
-    last_dark = world.dark_until(dark_until)
-    # The heir may have been complete before the new shard came, which is not.
-    world.lost(began_at, -inf, (dark_from, dark_until if early else last_dark), organizations)
-    # The heir is complete when it holds all that the topics held.
-    world.history.caught_up.append(CaughtUp(began_at, now()))
-    if not early:
+    with world.losing(organizations=organizations) as loss:
+        with world.asleep(*world.projectors.values() if nobody_fills else ()):
+            world.cluster.lose(number, heir)
+            dark_from = dark_until = now()
+            if nobody_fills:
+                dark_until = world.expect_incomplete_shards("a shard was lost")
+        yield
+        if is_early:
+            world.cluster.replace(number)
+        last_dark = world.dark_until(dark_until)
+        # The heir may have been complete before the new shard came, which is not.
+        loss.dark = dark_from, dark_until if is_early else last_dark
+    if not is_early:
         world.cluster.replace(number)
 
 
 @contextmanager
 def copy_moved(world: World, random: Random) -> Iterator[None]:
     """The slot of a copy of the control record is moved to another shard, and back."""
-    tag = random.choice(world.leadview.state().copies)
-    with _moved(world, random, names.tag_slot(tag.encode())):
+    with _moved(world, random, random.choice(world.leadview.state().copies).encode()):
         yield
 
 
@@ -270,49 +246,21 @@ def organization_moved(world: World, random: Random) -> Iterator[None]:
     """
     organization = random.choice(ORGANIZATIONS)
     world.unavailable(frozenset({organization}))
-    with _moved(world, random, names.tag_slot(names.tag(names.organization(organization)))):
+    with _moved(world, random, names.tag(names.organization(organization))):
         yield
 
 
 @contextmanager
-def _moved(world: World, random: Random, slot: int) -> Iterator[None]:
+def _moved(world: World, random: Random, tag: bytes) -> Iterator[None]:
+    slot = names.tag_slot(tag)
     owner = world.cluster.owner(slot)
     world.cluster.move_slot(slot, random.choice([server for server in world.primaries if server is not owner]))
     yield
     world.cluster.move_slot(slot, owner)
 
 
-def _any_primary(world: World, random: Random) -> tuple[RedisServer, frozenset[str]]:
-    server = random.choice(world.primaries)
-    return server, world.organizations_of(server)
-
-
 def unavailable(world: World, random: Random) -> RedisServer:
     """Returns any primary, of which it is noted that it is not there from now on."""
-    server, organizations = _any_primary(world, random)
-    world.unavailable(organizations)
+    server = random.choice(world.primaries)
+    world.unavailable(world.organizations_of(server))
     return server
-
-
-def copy(server: RedisServer, target: Path) -> None:
-    """Copy the log of a server, as it is now, into this directory: put back later, Redis goes back in time."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    for path in _files(server):
-        into = target / path.relative_to(server.directory)
-        into.parent.mkdir(exist_ok=True)
-        shutil.copy(path, into)
-
-
-def restore(server: RedisServer, source: Path) -> None:
-    """Replace the log of a server that does not run by the copy, and start it."""
-    for path in _files(server):
-        path.unlink()
-    shutil.copytree(source, server.directory, dirs_exist_ok=True)
-    server.restart()
-
-
-def _files(server: RedisServer) -> list[Path]:
-    """Returns the files of the log: Redis 7 has a folder of them, older ones have one file."""
-    folder = server.directory / "appendonlydir"
-    return [path for path in (server.directory / "appendonly.aof", *folder.glob("*")) if path.is_file()]

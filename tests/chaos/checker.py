@@ -20,13 +20,12 @@ from collections.abc import Callable, Collection, Iterator
 from enum import IntEnum
 from itertools import groupby
 from math import inf
-from typing import Any
 
 from msgspec import Struct, field
 
 from projector.reference import Entity
 from schemas import resources
-from tests.chaos.history import CaughtUp, Floors, History, Loss, Response, State
+from tests.chaos.history import CaughtUp, Floors, History, Loss, Name, Response, State
 
 SHOWN = (200, 304)
 REFUSED = 401
@@ -93,24 +92,26 @@ class Checker:
         self._applied = Floors()
         # Of access only: what a process has said about a key, it does not forget.
         self._said: defaultdict[int, Floors] = defaultdict(Floors)
-        self._asked: dict[int, dict[object, int]] = {}
+        self._asked: dict[int, dict[Name, int]] = {}
         # The floors when Redis may have been asked for a refused key.
-        self._known: dict[int, dict[object, int]] = {}
+        self._known: dict[int, dict[Name, int]] = {}
         self._replays: dict[str, list[tuple[float, float]]] = {}
         self._tags: dict[tuple[Entity, bytes], str] = {}
         self._verdict = Verdict()
 
     def check(self) -> Verdict:
         """Returns all anomalies, in the order of time."""
-        self._replays = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(resources.ORGANIZATION)}
+        organizations = [org for kind, org, _ in self._published.states if kind is resources.ORGANIZATION]
+        self._replays = {organization: list(self._re_creations(organization)) for organization in organizations}
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
             match thing:
                 case Loss():
                     self._lose(thing)
                 case CaughtUp():
-                    self._catch_up(thing)
+                    for register in self._published.states:
+                        self._applied.raise_to(Name(register), self._published.acked(register, thing.up_to), thing.at)
                 case Response() if order is _Order.REFUSED_BEFORE:
-                    self._known[id(thing)] = {name: self._floor(name, of) for name, of in _tells(thing)}
+                    self._known[id(thing)] = {name: self._floor(name) for name in _tells(thing)}
                 case Response() if order is _Order.ASKED:
                     self._ask(thing)
                 case Response():
@@ -129,9 +130,6 @@ class Checker:
         for loss in self._history.losses:
             yield loss.began_at, _Order.LOST, loss
 
-    def _registers(self, kind: resources.Kind) -> list[Entity]:
-        return [register for register in self._published.states if register[0] is kind]
-
     def _re_creations(self, organization: str) -> Iterator[tuple[float, float]]:
         """From each delete of one until everything of it had been replayed: 503 is right then."""
         states = self._published.of((resources.ORGANIZATION, organization, organization))
@@ -141,10 +139,6 @@ class Checker:
                 ends = (caught_up.at for caught_up in self._history.caught_up if caught_up.up_to >= back)
                 yield state.sent_at, min(ends, default=inf)
 
-    def _catch_up(self, caught_up: CaughtUp) -> None:
-        for register in self._published.states:
-            self._applied.raise_to(register, self._published.acked(register, caught_up.up_to), caught_up.at)
-
     def _lose(self, loss: Loss) -> None:
         """Let floors sink, also those of the questions that were not answered yet."""
         if loss.is_refilled:
@@ -153,31 +147,33 @@ class Checker:
             floors.back_to(loss)
         for known in (*self._asked.values(), *self._known.values()):
             for name in known:
-                register = _register(name)
-                if loss.affects(register[1]):
-                    known[name] = min(known[name], self._floor(name, register))
+                if loss.affects(name.register[1]):
+                    known[name] = min(known[name], self._floor(name))
 
     def _ask(self, answer: Response) -> None:
-        floors = {name: self._floor(name, of) for name, of in _tells(answer)}
+        floors = {name: self._floor(name) for name in _tells(answer)}
         for name, before in self._known.pop(id(answer), {}).items():
             floors[name] = min(floors[name], max(before, self._said[answer.process].of(name)))
         self._asked[id(answer)] = floors
 
-    def _floor(self, name: object, register: Entity) -> int:
-        return max(self._seen.of(name), self._applied.of(register))
+    def _floor(self, name: Name) -> int:
+        return max(self._seen.of(name), self._applied.of(Name(name.register)))
 
-    def _raise(self, name: object, state: int, answer: Response) -> None:
+    def _raise(self, name: Name, state: int, answer: Response) -> None:
         if all(loss.is_refilled for loss in self._losses_during(answer)) and not self._may_predate_a_loss(answer):
             self._seen.raise_to(name, state, answer.answered_at)
-            if _register(name)[0] in _OF_ACCESS:
+            if name.register[0] in _OF_ACCESS:
                 self._said[answer.process].raise_to(name, state, answer.answered_at)
 
-    def _check(self, answer: Response, floors: dict[object, int]) -> None:
+    def _check(self, answer: Response, floors: dict[Name, int]) -> None:
         self._verdict.checked[answer.status] += 1
         if answer.status in SHOWN:
             self._check_content(answer)
         if answer.status in (0, 503):
-            is_replayed = answer.status == 503 and self._is_replayed(answer)
+            is_replayed = answer.status == 503 and any(
+                began <= answer.answered_at and answer.asked_at <= ended
+                for began, ended in self._replays.get(answer.key[1], ())
+            )
             if not is_replayed and not self._history.allows(answer.status, answer):
                 self._wrong("unavailable", "no fault explains it", answer)
         elif answer.status not in (*SHOWN, REFUSED, 403, 404):
@@ -210,11 +206,10 @@ class Checker:
         """Returns whether this may be a refusal from before Redis lost the key: it was not active then, or its
         organization was deleted.
         """
-        organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
         since = lost.began_at - REMEMBERED_SECONDS - self._access_seconds
         return answer.status == REFUSED and (
             self._was(answer.key, lambda value: value != "active", since, lost.began_at)
-            or self._was(organization, lambda value: value is None, since, lost.began_at)
+            or self._was(answer.organization, lambda value: value is None, since, lost.began_at)
         )
 
     def _was(self, register: Entity, fits: Callable[[str | None], bool], since: float, until: float) -> bool:
@@ -237,10 +232,6 @@ class Checker:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)
         return [loss for loss in losses if answer.asked_at <= loss.ended_at and loss.affects(answer.key[1])]
 
-    def _is_replayed(self, answer: Response) -> bool:
-        windows = self._replays.get(answer.key[1], [])
-        return any(began <= answer.answered_at and answer.asked_at <= ended for began, ended in windows)
-
     def _check_content(self, answer: Response) -> None:
         if answer.organization_id != answer.key[1]:
             self._wrong("isolation", f"a document of {answer.organization_id}", answer)
@@ -249,26 +240,26 @@ class Checker:
         elif self._tags.setdefault((answer.wanted, answer.body), answer.tag) != answer.tag:
             self._wrong("etag", "the same document has had another ETag", answer)
 
-    def _check_registers(self, answer: Response, floors: dict[object, int]) -> None:
-        organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
+    def _check_registers(self, answer: Response, floors: dict[Name, int]) -> None:
+        organization = Name(answer.organization)
         if answer.status == REFUSED:
-            self._check_refusal(answer, organization, floors)
+            self._check_refusal(answer, floors)
             return
-        self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
+        self._place(answer, Name(answer.key), lambda value: value == "active", floors)
         if answer.status == 403:
-            self._place(answer, organization, organization, lambda value: value != "on", floors)
+            self._place(answer, organization, lambda value: value != "on", floors)
             return
-        self._place(answer, organization, organization, lambda value: value == "on", floors)
+        self._place(answer, organization, lambda value: value == "on", floors)
         shown = answer.shown if answer.status in SHOWN else None
-        self._place(answer, answer.wanted, answer.wanted, lambda value: value == shown, floors)
+        self._place(answer, Name(answer.wanted), lambda value: value == shown, floors)
         self._check_as_of(answer, answer.wanted, shown)
         self._verdict.dated += answer.as_of > -inf
         if answer.contact_id:
-            name, contact = _summary(answer)
-            found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)
-            self._check_as_of(answer, contact, answer.contact_shown)
+            name = Name(answer.contact, answer.wanted)
+            found = self._place(answer, name, lambda value: value == answer.contact_shown, floors)
+            self._check_as_of(answer, answer.contact, answer.contact_shown)
             if found is not None and answer.contact_shown is not None:  # its own document was written before
-                self._raise(contact, found, answer)
+                self._raise(Name(answer.contact), found, answer)
 
     def _check_as_of(self, answer: Response, register: Entity, shown: str | None) -> None:
         """Check that the answer has each change that Kafka held at its `Data-As-Of`, also after a loss."""
@@ -278,12 +269,13 @@ class Checker:
             held = f"Kafka held {state.value!r} at {state.acked_at:.3f}, before {answer.as_of:.3f}"
             self._wrong("as of", f"{register[0].noun} {register[2]}: shows {shown!r}, and {held}", answer)
 
-    def _check_refusal(self, answer: Response, organization: Entity, floors: dict[object, int]) -> None:
+    def _check_refusal(self, answer: Response, floors: dict[Name, int]) -> None:
         """Check a 401: the key is not active, or its organization is deleted. If both are possible, nothing follows."""
-        if not self._fitting(answer, organization, lambda value: value is None, floors[organization]):
-            self._place(answer, answer.key, answer.key, lambda value: value != "active", floors)
-        elif not self._fitting(answer, answer.key, lambda value: value != "active", floors[answer.key]):
-            self._place(answer, organization, organization, lambda value: value is None, floors)
+        key, organization = Name(answer.key), Name(answer.organization)
+        if not self._fitting(answer, organization.register, lambda value: value is None, floors[organization]):
+            self._place(answer, key, lambda value: value != "active", floors)
+        elif not self._fitting(answer, key.register, lambda value: value != "active", floors[key]):
+            self._place(answer, organization, lambda value: value is None, floors)
 
     def _fitting(self, answer: Response, register: Entity, fits: Callable[[str | None], bool], floor: int) -> list[int]:
         """Returns the states that fit and that this answer may have shown."""
@@ -295,25 +287,17 @@ class Checker:
         ]
 
     def _place(
-        self,
-        answer: Response,
-        name: object,
-        register: Entity,
-        fits: Callable[[str | None], bool],
-        floors: dict[object, int],
+        self, answer: Response, name: Name, fits: Callable[[str | None], bool], floors: dict[Name, int]
     ) -> int | None:
         """The earliest state that this answer may have shown, which is the floor from now on."""
-        states = self._published.of(register)
-        floor = floors[name]
-        fitting = [index for index, state in enumerate(states) if fits(state.value)]
-        sent = [index for index in fitting if states[index].sent_at <= answer.answered_at]
+        register, floor = name.register, floors[name]
+        states, sent = self._published.of(register), self._fitting(answer, register, fits, 0)
         found = next((index for index in sent if index >= floor), None)
         if found is None:
-            kind = _kind(states, sent, floor, register)
-            seen, applied = self._seen.rows(name), self._applied.rows(register)
+            seen, applied = self._seen.rows(name), self._applied.rows(Name(register))
             known = f"floor {floor} {states[floor].value!r} (sent {states[floor].sent_at:.3f}, {seen=}, {applied=})"
             what = f"{register[0].noun} {register[2]}: {known}, fitting {sent[-3:]}"
-            self._wrong(kind, what, answer)
+            self._wrong(_kind(states, sent, floor, register), what, answer)
             return None
         self._raise(name, found, answer)
         if register[0] in _OF_ACCESS:
@@ -351,22 +335,7 @@ def _kind(states: list[State], sent: list[int], floor: int, register: Entity) ->
     return "resurrected" if states[floor].value is None else "went back"
 
 
-def _register(name: Any) -> Entity:
-    """Returns the register that a name of `_tells` is of."""
-    found: Entity = name[1] if isinstance(name[0], tuple) else name
-    return found
-
-
-def _summary(answer: Response) -> tuple[object, Entity]:
-    """A contact as this lead shows it: it may be behind the contact's own document, but never goes back either."""
-    contact = (resources.CONTACT, answer.wanted[1], answer.contact_id)
-    return (answer.wanted, contact), contact
-
-
-def _tells(answer: Response) -> Iterator[tuple[object, Entity]]:
-    """Returns the names and registers that an answer shows something of."""
-    organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
-    for register in (answer.key, organization, answer.wanted):
-        yield register, register
-    if answer.contact_id:
-        yield _summary(answer)
+def _tells(answer: Response) -> list[Name]:
+    """Returns what an answer shows something of."""
+    own = [Name(answer.key), Name(answer.organization), Name(answer.wanted)]
+    return [*own, Name(answer.contact, answer.wanted)] if answer.contact_id else own

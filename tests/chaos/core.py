@@ -8,8 +8,7 @@ as first name. Of the three organizations of a chaos run, the third is now and t
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
-from math import inf
+from itertools import count, islice
 from random import Random
 from typing import Any
 
@@ -19,7 +18,7 @@ from msgspec import Struct
 from devstack.threads import Repeating
 from projector import mapping
 from projector.change import read
-from projector.reference import Document, Entity
+from projector.reference import Entity
 from schemas import api_keys, documents, events, resources
 from tests.chaos.history import History, now
 from tests.harness import crm, projectors
@@ -31,6 +30,8 @@ ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA4), crm.uuid(0xA3))
 STEADY, SWITCHED, DELETED = ORGANIZATIONS
 KEY_IDS = (crm.uuid(0xF1), crm.uuid(0xF2))
 """The first is always active, the second is revoked now and then."""
+UNKNOWN = crm.uuid(0xDEAD)
+"""The id of a lead that never exists."""
 _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 _STEP_SECONDS = 0.01
 _BAD_SHARE = 0.004
@@ -41,8 +42,10 @@ _MAX_BEHIND = 500
 _WORK_SECONDS, _REST_SECONDS = (2.0, 12.0), (1.0, 10.0)
 """The writer rests now and then: some holes exist only while nothing is written."""
 
-LeadMapping = Callable[[events.Lead], documents.Lead]
-_LEAD_MAPPINGS: tuple[LeadMapping, ...] = (mapping.lead_document, projectors.lead_document)
+_LEAD_MAPPINGS: tuple[Callable[[events.Lead], documents.Lead], ...] = (
+    mapping.lead_document,
+    projectors.lead_document,
+)
 
 
 class Change(Struct, frozen=True):
@@ -73,7 +76,6 @@ class Core:
         self.organizations = organizations
         self.leads = [crm.uuid(0x100000 + number) for number in range(leads)]
         self.contacts = [crm.uuid(0xC00000 + number) for number in range(contacts)]
-        self.unknown = crm.uuid(0xDEAD)
         self._random = Random(seed)
         self._hostile_bytes = hostile_bytes
         self._calm = calm
@@ -81,21 +83,21 @@ class Core:
         self._contact_of: dict[Entity, str] = {}
         self._off: set[Entity] = set()
         self._newest: dict[Entity, Message] = {}
-        self._number = 0
+        self._numbers = count(1)
 
     def first(self) -> Iterator[Change]:
         """Every organization with its keys, leads and contacts; some contacts come after their leads."""
         for organization in self.organizations:
-            yield self._organization(organization)
-            yield from (self._key(organization, key_id) for key_id in KEY_IDS)
             early = len(self.contacts) // 2
-            yield from (self._contact(organization, id_) for id_ in self.contacts[:early])
-            yield from (self._lead(organization, id_) for id_ in self.leads)
-            yield from (self._contact(organization, id_) for id_ in self.contacts[early:])
-
-    def more(self) -> Iterator[Change]:
-        while True:
-            yield self._next()
+            rows: tuple[tuple[resources.Kind, Sequence[str]], ...] = (
+                (resources.ORGANIZATION, (organization,)),
+                (resources.API_KEY, KEY_IDS),
+                (resources.CONTACT, self.contacts[:early]),
+                (resources.LEAD, self.leads),
+                (resources.CONTACT, self.contacts[early:]),
+            )
+            for kind, ids in rows:
+                yield from (self._put((kind, organization, id_)) for id_ in ids)
 
     def again(self, kind: resources.Kind) -> Iterator[Message]:
         """Yields all entities of a kind as they are now, for a topic that was recreated: deleted ones as events."""
@@ -108,90 +110,76 @@ class Core:
                 self._versions[entity] = version + 1  # a tombstone's marker may be there
                 yield crm.deleted(kind, version + 1, entity[2], entity[1], self._seconds())
 
-    def _next(self) -> Change:
-        organization = self._random.choice(self.organizations)
-        chance = self._random.random()
-        if self._calm:
-            chance = max(chance, 0.05)
-        if chance < _BAD_SHARE:
-            return self._bad(organization)
-        if chance < 0.03:
-            return Change(self._random.choice(list(self._newest.values())), None)  # published twice
-        if chance < 0.045:
-            return self._switch_key(organization)
-        if chance < 0.048:
-            return self._switch_organization(organization)
-        if chance < 0.40:
-            return self._any(resources.CONTACT, organization, self.contacts)
-        return self._any(resources.LEAD, organization, self.leads)
+    def more(self) -> Iterator[Change]:
+        while True:
+            organization = self._random.choice(self.organizations)
+            chance = max(self._random.random(), 0.05 if self._calm else 0.0)
+            if chance < _BAD_SHARE:
+                yield self._bad(organization)
+            elif chance < 0.03:
+                yield Change(self._random.choice(list(self._newest.values())), None)  # published twice
+            elif chance < 0.045:
+                yield self._switch((resources.API_KEY, organization, KEY_IDS[1]))
+            elif chance < 0.048 and organization != STEADY:
+                yield self._switch((resources.ORGANIZATION, organization, organization))
+            elif 0.048 <= chance < 0.40:
+                yield self._any(resources.CONTACT, organization, self.contacts)
+            else:
+                yield self._any(resources.LEAD, organization, self.leads)
 
     def _any(self, kind: resources.Kind, organization: str, ids: list[str]) -> Change:
         """The first quarter of them is never deleted: a 404 there is always wrong."""
-        id_ = self._random.choice(ids)
+        entity = (kind, organization, self._random.choice(ids))
         verb = self._random.random()
-        if ids.index(id_) >= len(ids) // 4 and verb < 0.12:
-            return self._gone(kind, organization, id_, tombstone=verb < 0.04)
-        return self._lead(organization, id_) if kind is resources.LEAD else self._contact(organization, id_)
+        if ids.index(entity[2]) >= len(ids) // 4 and verb < 0.12:
+            return self._gone(entity, tombstone=verb < 0.04)
+        return self._put(entity)
 
-    def _lead(self, organization: str, id_: str) -> Change:
-        entity = (resources.LEAD, organization, id_)
-        if entity not in self._contact_of or self._random.random() < 0.2:
-            self._contact_of[entity] = self._random.choice(self.contacts)
-        version = self._version(entity)
-        text = f"v{version}"
-        fields = self._fields(entity) | {"contact_id": self._contact_of[entity], "referrer": text}
-        return self._change(crm.lead(version, **fields), entity, text)
+    def _put(self, entity: Entity) -> Change:
+        """The entity in its next version, with what it shows."""
+        version = self._next_version(entity)
+        value = f"v{version}"
+        fields: dict[str, Any] = {"id": entity[2], "organization_id": entity[1], "seconds": self._seconds()}
+        match entity[0]:
+            case resources.LEAD:
+                if entity not in self._contact_of or self._random.random() < 0.2:
+                    self._contact_of[entity] = self._random.choice(self.contacts)
+                message = crm.lead(version, **fields, contact_id=self._contact_of[entity], referrer=value)
+            case resources.CONTACT:
+                message = crm.contact(version, **fields, first_name=value)
+            case resources.ORGANIZATION:
+                value = "off" if entity in self._off else "on"
+                message = crm.organization(version, **fields, api_access=value == "on", rate_limits=_UNLIMITED)
+            case _:
+                value = "revoked" if entity in self._off else "active"
+                message = crm.api_key(version, **fields, hash=api_keys.key_hash(key_text(entity)), status=value)
+        return self._change(message, entity, value)
 
-    def _contact(self, organization: str, id_: str) -> Change:
-        entity = (resources.CONTACT, organization, id_)
-        version = self._version(entity)
-        text = f"v{version}"
-        return self._change(crm.contact(version, **self._fields(entity), first_name=text), entity, text)
-
-    def _gone(self, kind: resources.Kind, organization: str, id_: str, *, tombstone: bool) -> Change:
-        entity = (kind, organization, id_)
+    def _gone(self, entity: Entity, *, tombstone: bool) -> Change:
+        kind, organization, id_ = entity
         if tombstone:
             return self._change(crm.tombstone(kind, id_, organization, self._seconds()), entity, None)
-        return self._change(crm.deleted(kind, self._version(entity), id_, organization, self._seconds()), entity, None)
+        version = self._next_version(entity)
+        return self._change(crm.deleted(kind, version, id_, organization, self._seconds()), entity, None)
 
-    def _switch_key(self, organization: str) -> Change:
-        entity = (resources.API_KEY, organization, KEY_IDS[1])
+    def _switch(self, entity: Entity) -> Change:
+        """An API key or the access of an organization is off if it was on, and the other way round."""
         self._off ^= {entity}
-        return self._key(organization, KEY_IDS[1])
-
-    def _switch_organization(self, organization: str) -> Change:
-        entity = (resources.ORGANIZATION, organization, organization)
-        if organization == STEADY:
-            return self._any(resources.LEAD, organization, self.leads)
-        self._off ^= {entity}
-        if organization == DELETED and entity in self._off:
-            return self._gone(resources.ORGANIZATION, organization, organization, tombstone=False)
-        return self._organization(organization)
-
-    def _organization(self, organization: str) -> Change:
-        entity = (resources.ORGANIZATION, organization, organization)
-        on = entity not in self._off
-        fields = self._fields(entity) | {"api_access": on, "rate_limits": _UNLIMITED}
-        return self._change(crm.organization(self._version(entity), **fields), entity, "on" if on else "off")
-
-    def _key(self, organization: str, key_id: str) -> Change:
-        entity = (resources.API_KEY, organization, key_id)
-        status = "revoked" if entity in self._off else "active"
-        fields = self._fields(entity) | {"hash": api_keys.key_hash(key_text(entity)), "status": status}
-        return self._change(crm.api_key(self._version(entity), **fields), entity, status)
+        if entity[2] == DELETED and entity in self._off:
+            return self._gone(entity, tombstone=False)
+        return self._put(entity)
 
     def _bad(self, organization: str) -> Change:
-        self._number += 1
-        # A key of its own: under a lead's, compaction would leave nothing else of the lead.
-        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + self._number))
-        return Change(Message(resources.LEAD, key, self._bad_value(), seconds=self._seconds()), None, bad=True)
-
-    def _bad_value(self) -> bytes:
-        """Now and then, a text that never ends, too deep in lists: it must cost no more than another bad record."""
+        """A record that is bad: now and then, a text that never ends, too deep in lists. It must cost no more than any
+        other bad record.
+        """
+        value = b"{"
         if self._hostile_bytes and self._random.random() < _HOSTILE_SHARE:
             depth, size = 10_001, self._random.randint(self._hostile_bytes // 2, self._hostile_bytes)
-            return b"[" * depth + b'\\"' * max(1, (size - depth) // 2)
-        return b"{"
+            value = b"[" * depth + b'\\"' * max(1, (size - depth) // 2)
+        # A key of its own: under a lead's, compaction would leave nothing else of the lead.
+        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + next(self._numbers)))
+        return Change(Message(resources.LEAD, key, value, seconds=self._seconds()), None, bad=True)
 
     def _change(self, message: Message, entity: Entity, value: str | None) -> Change:
         if message.value is not None and self._random.random() < 0.3:
@@ -201,17 +189,13 @@ class Core:
             self._newest[entity] = message
         return Change(message, entity, value)
 
-    def _fields(self, entity: Entity) -> dict[str, Any]:
-        return {"id": entity[2], "organization_id": entity[1], "seconds": self._seconds()}
-
-    def _version(self, entity: Entity) -> int:
+    def _next_version(self, entity: Entity) -> int:
         self._versions[entity] = self._versions.get(entity, 7) + self._random.randint(1, 3)
         return self._versions[entity]
 
     def _seconds(self) -> float:
         """Returns the time of the next event. It grows with each event: it orders those of different partitions."""
-        self._number += 1
-        return self._number * _STEP_SECONDS
+        return next(self._numbers) * _STEP_SECONDS
 
 
 def key_text(entity: Entity) -> str:
@@ -222,54 +206,6 @@ def key_text(entity: Entity) -> str:
 def key_of(organization: str) -> str:
     """The API key of an organization that is always active."""
     return key_text((resources.API_KEY, organization, KEY_IDS[0]))
-
-
-def messages(changes: Iterable[Change]) -> list[Message]:
-    return [change.message for change in changes]
-
-
-class Bodies:
-    """Every document that was ever published, by register and version."""
-
-    def __init__(self) -> None:
-        self._messages: dict[tuple[Entity, str], Message] = {}
-        self._of = lru_cache(maxsize=10_000)(self._compute)
-
-    def add(self, register: Entity, shown: str | None, message: Message) -> None:
-        if shown is not None:
-            self._messages[register, shown] = message
-
-    def __call__(self, register: Entity, shown: str, contact_shown: str | None) -> frozenset[bytes]:
-        """Returns the bodies of a version, for a lead with this version of its contact; none if there is no such one.
-
-        A lead has one for each mapping, because a deployment of the next mapping may be going on.
-        """
-        return self._of(register, shown, contact_shown)
-
-    def _compute(self, register: Entity, shown: str, contact_shown: str | None) -> frozenset[bytes]:
-        found = (self._body(register, shown, contact_shown, lead_mapping) for lead_mapping in _LEAD_MAPPINGS)
-        return frozenset(body for body in found if body)
-
-    def _body(self, register: Entity, shown: str, contact_shown: str | None, lead_mapping: LeadMapping) -> bytes | None:
-        document = self._read(register, shown, lead_mapping)
-        if isinstance(document, documents.Lead):
-            contact = self._read(
-                (resources.CONTACT, register[1], document.contact_id), contact_shown or "", lead_mapping
-            )
-            if contact_shown is not None and contact is None:
-                return None
-            summary = mapping.contact_summary(contact) if isinstance(contact, documents.Contact) else None
-            document = msgspec.structs.replace(document, contact=summary)
-        return msgspec.json.encode(document) if document else None
-
-    def _read(self, register: Entity, shown: str, lead_mapping: LeadMapping) -> Document:
-        message = self._messages.get((register, shown))
-        match read(message.record()).entity if message else None:
-            case events.Lead() as lead:
-                return lead_mapping(lead)
-            case events.Contact() as contact:
-                return mapping.contact_document(contact)
-        return None
 
 
 class Stage:
@@ -299,13 +235,10 @@ class Writer(Repeating):
         self._each = max(1, round(rate * _TICK_SECONDS))
         self._rests = rests
         self._waits = waits
-        self._rest_at = inf
-        self.bodies = Bodies()
+        self._work_seconds = self._random.uniform(*_WORK_SECONDS)
+        self._messages: dict[tuple[Entity, str], Message] = {}
+        """What made each version of a document, by what the document shows."""
         self.number = 0
-
-    def run(self) -> None:
-        self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)
-        super().run()
 
     def publish(self, changes: Iterable[Change]) -> None:
         """Send these, and return when Kafka has them."""
@@ -314,26 +247,51 @@ class Writer(Repeating):
             sent = list(changes)
             states = [published.add(change.register, change.value) for change in sent if change.register]
             stage.leadview.topics.bad_keys |= {change.message.key for change in sent if change.bad}
-            stage.leadview.publish_all(messages(sent))
+            stage.leadview.publish_all(change.message for change in sent)
             for state in states:
                 state.acked_at = now()
             for change in sent:
-                if change.register:
-                    self.bodies.add(change.register, change.value, change.message)
+                if change.register and change.value is not None:
+                    self._messages[change.register, change.value] = change.message
             self.number += len(sent)
+
+    @lru_cache(maxsize=10_000)  # noqa: B019 - a writer lives as long as a run
+    def bodies(self, register: Entity, shown: str, contact_shown: str | None) -> frozenset[bytes]:
+        """Returns the bodies of a version, for a lead with this version of its contact; none if there is no such one.
+
+        A lead has one for each mapping, because a deployment of the next mapping may be going on.
+        """
+        match self._event(register, shown):
+            case events.Contact() as contact:
+                return frozenset((msgspec.json.encode(mapping.contact_document(contact)),))
+            case events.Lead() as lead:
+                found = self._event((resources.CONTACT, lead.organization_id, lead.contact_id), contact_shown)
+                if contact_shown is None or found:
+                    shows = mapping.contact_document(found) if isinstance(found, events.Contact) else None
+                    summary = mapping.contact_summary(shows) if shows else None
+                    made = (lead_document(lead) for lead_document in _LEAD_MAPPINGS)
+                    whole = (msgspec.structs.replace(document, contact=summary) for document in made)
+                    return frozenset(map(msgspec.json.encode, whole))
+        return frozenset()
+
+    def _event(self, register: Entity, shown: str | None) -> object:
+        message = self._messages.get((register, shown or ""))
+        return read(message.record()).entity if message else None
 
     def _work(self) -> None:
         if self._waits and self.stage.leadview.behind() > _MAX_BEHIND:
             return
         self.publish(islice(self._changes, self._each))
-        if self._rests and now() > self._rest_at:
+        self._work_seconds -= _TICK_SECONDS
+        if self._rests and self._work_seconds < 0:
             self._ended.wait(self._random.uniform(*_REST_SECONDS))
-            self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)
+            self._work_seconds = self._random.uniform(*_WORK_SECONDS)
 
 
 def first(organization: str = crm.ORGANIZATION, *, leads: int, contacts: int) -> list[Message]:
     """Returns the organization with its keys, and this number of its leads and contacts."""
-    return messages(Core(1, [organization], leads=leads, contacts=contacts).first())
+    core = Core(1, [organization], leads=leads, contacts=contacts)
+    return [change.message for change in core.first()]
 
 
 def writer_to(leadview: Leadview, rate: float = 0.0, *, leads: int, contacts: int) -> Writer:

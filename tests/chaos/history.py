@@ -5,29 +5,33 @@ organization. Its history is a row of states; the first one, before anything was
 """
 
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
-from datetime import datetime
 from itertools import pairwise
 from math import inf
-from typing import Any
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from projector.reference import Entity
+from schemas import resources
 
 now: Callable[[], float] = time.monotonic
-
-
-def at(moment: datetime) -> float:
-    """Returns a moment of the wall clock as a time of the history."""
-    return now() - (time.time() - moment.timestamp())
 
 
 BUSY = "machine-busy"
 """The name of a window in which the machine was too busy to judge."""
 SOON_SECONDS = 0.5
 """Time in which two probes in a row are further apart than this is not counted: something else was slow."""
+
+
+class Name(NamedTuple):
+    """A register; or a contact as this lead shows it: it may be behind the contact's own document, but never goes back
+    either.
+    """
+
+    register: Entity
+    lead: Entity | None = None
 
 
 class State(Struct):
@@ -60,27 +64,37 @@ class Published(Struct):
 
 
 class Response(Struct, gc=False):
-    """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only."""
+    """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only.
+
+    `key` is the API key that was sent; its organization is the caller's. `shown` is the version of the document, as its
+    text has it, and `contact_shown` that of the contact inside a lead; None if the lead shows none. `process` is the
+    API process that answered. `as_of` is `Data-As-Of`: the answer says that it has every change that Kafka held at this
+    time. `tag` is the ETag.
+    """
 
     asked_at: float
     answered_at: float
     key: Entity
-    """The API key that was sent; its organization is the caller's."""
     wanted: Entity
     status: int
     organization_id: str = ""
     shown: str = ""
-    """The version of the document, as its text has it."""
     contact_id: str = ""
     contact_shown: str | None = None
-    """The version of the contact inside a lead; None if the lead shows none."""
     body: bytes = b""
     process: int = 0
-    """The API process that answered."""
     as_of: float = -inf
-    """`Data-As-Of`: the answer says that it has every change that Kafka held at this time."""
     tag: str = ""
-    """The ETag."""
+
+    @property
+    def organization(self) -> Entity:
+        """The caller's organization."""
+        return resources.ORGANIZATION, self.key[1], self.key[1]
+
+    @property
+    def contact(self) -> Entity:
+        """The contact of the lead that it shows."""
+        return resources.CONTACT, self.wanted[1], self.contact_id
 
 
 class Window(Struct):
@@ -156,9 +170,12 @@ class History(Struct):
         every probe was answered soon, and no record of those to catch up with was applied.
         """
         idle, longest, lowest = 0.0, 0.0, inf
-        beats = self.beats[bisect_left(self.beats, begin, key=_at) : bisect_right(self.beats, end, key=_at)]
-        for before, beat in pairwise(beats):
-            if self._at_work(before.at, beat.at):
+        for before, beat in pairwise(beat for beat in self.beats if begin <= beat.at <= end):
+            if any(
+                window.began_at <= beat.at and before.at <= window.healed_at
+                for window in self.windows
+                if window.fault != BUSY
+            ):
                 idle, lowest = 0.0, inf
             elif before.behind is not None and beat.behind is not None and beat.at - before.at <= SOON_SECONDS:
                 idle = 0.0 if beat.behind < lowest else idle + beat.at - before.at
@@ -166,28 +183,21 @@ class History(Struct):
                 longest = max(longest, idle)
         return longest
 
-    def _at_work(self, begin: float, end: float) -> bool:
-        return any(
-            window.began_at <= end and begin <= window.healed_at for window in self.windows if window.fault != BUSY
-        )
-
     def healthy(self, begin: float, end: float) -> bool:
         """Was no fault at work, nor anything still to be caught up with, at any time between these?"""
         return not any(window.began_at <= end and begin <= window.recovered_at for window in self.windows)
 
     def allows(self, status: int, answer: Response) -> bool:
         """Was a fault at work while this was asked under which such a status is right?"""
-        return (status == 503 and self._is_outage(answer)) or any(
-            status in window.allows and window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at
-            for window in self.windows
-        )
-
-    def _is_outage(self, answer: Response) -> bool:
-        return any(
+        is_outage = status == 503 and any(
             answer.key[1] in outage.organizations
             and outage.began_at <= answer.answered_at
             and answer.asked_at <= outage.ended_at
             for outage in self.outages
+        )
+        return is_outage or any(
+            status in window.allows and window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at
+            for window in self.windows
         )
 
 
@@ -195,32 +205,22 @@ class Floors:
     """How far each register is known to have come: what is shown later is not older. It can be asked for the past."""
 
     def __init__(self) -> None:
-        self._rows: dict[object, list[tuple[float, int]]] = {}
+        self._rows: dict[Name, list[tuple[float, int]]] = {}
 
-    def of(self, register: object) -> int:
-        row = self._rows.get(register)
+    def of(self, name: Name) -> int:
+        row = self._rows.get(name)
         return row[-1][1] if row else 0
 
-    def rows(self, register: object) -> list[tuple[float, int]]:
-        """Returns when the register was last known to have come how far."""
-        return [(round(at, 3), index) for at, index in self._rows.get(register, [])[-3:]]
+    def rows(self, name: Name) -> list[tuple[float, int]]:
+        """Returns when it was last known to have come how far."""
+        return [(round(at, 3), index) for at, index in self._rows.get(name, [])[-3:]]
 
-    def raise_to(self, register: object, index: int, at: float) -> None:
-        if index > self.of(register):
-            self._rows.setdefault(register, []).append((at, index))
+    def raise_to(self, name: Name, index: int, at: float) -> None:
+        if index > self.of(name):
+            self._rows.setdefault(name, []).append((at, index))
 
     def back_to(self, loss: Loss) -> None:
         """Note that for the organizations of this loss, Redis is what it was at that time."""
         for name, row in self._rows.items():
-            if loss.affects(_organization(name)):
+            if loss.affects(name.register[1]):
                 del row[bisect_left(row, (loss.back_to, -1)) :]
-
-
-def _at(beat: Beat) -> float:
-    return beat.at
-
-
-def _organization(name: Any) -> str:
-    """Returns the organization of a register, or of a lead with a contact that it shows."""
-    organization: str = name[0][1] if isinstance(name[0], tuple) else name[1]
-    return organization

@@ -1,25 +1,39 @@
-"""Readers: external tools that send requests to the API all the time and note every answer."""
+"""Who looks on. Readers: external tools that send requests to the API all the time and note every answer. A pulse and a
+probe note what the checker must know to judge the API: when the machine was too busy, and when all was well.
+"""
 
 import http.client
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from math import inf
 from random import Random
 from typing import Any
 
 import orjson
+from confluent_kafka import KafkaException
 
 from devstack.threads import Repeating
+from devstack.topics import admin
+from projector.record import Partition
 from projector.reference import Entity
 from schemas import resources
-from tests.chaos.checker import Checker, Verdict
-from tests.chaos.core import KEY_IDS, Core, Writer, key_text
-from tests.chaos.history import Response, at, now
+from tests.chaos.checker import SHOWN, Checker, Verdict
+from tests.chaos.core import KEY_IDS, UNKNOWN, Core, Writer, key_text
+from tests.chaos.history import BUSY, Beat, Response, Window, now
+from tests.chaos.world import ABSENT, World, projectors
+from tests.harness import control
 from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.services import client_of
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _RATE, _ENOUGH = 50.0, 50
+_PAUSE_SECONDS = 0.02
+_LATE_SECONDS = 0.15
+_AFTER_SECONDS = 1.0  # until a connection that was closed is open again
+_PROBE_SECONDS = 0.2
+_KAFKA_SECONDS = 1.0
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 
 
@@ -52,62 +66,112 @@ class Reader(Repeating):
                 self._read((resources.API_KEY, organization, KEY_IDS[0]), wanted)
 
     def _work(self) -> None:
-        organization = self._random.choice(self._core.organizations)
-        key_id = self._random.choices(KEY_IDS, [3, 1])[0]
-        self._read((resources.API_KEY, organization, key_id), self._wanted(organization))
+        organization, chance = self._random.choice(self._core.organizations), self._random.random()
+        wanted = (resources.LEAD, organization, UNKNOWN)
+        if 0.02 <= chance < 0.3:
+            wanted = (resources.CONTACT, organization, self._random.choice(self._core.contacts))
+        elif chance >= 0.3:
+            wanted = (resources.LEAD, organization, self._random.choice(self._core.leads))
+        self._read((resources.API_KEY, organization, self._random.choices(KEY_IDS, [3, 1])[0]), wanted)
 
     def _read(self, key: Entity, wanted: Entity) -> None:
         process = self._random.randrange(len(self._connections))
-        connection = self._connections[process]
-        asked_at = now()
+        answer = Response(now(), inf, key, wanted, 0, process=process)
         try:
-            status, body, tag, as_of = self._request(connection, key_text(key), wanted)
+            self._request(self._connections[process], answer)
         except (OSError, http.client.HTTPException):
-            connection.close()
-            status, body, tag, as_of = 0, b"", "", -inf
-        answer = Response(asked_at, now(), key, wanted, status, process=process, as_of=as_of, tag=tag)
-        self.answers.append(read(answer, body))
+            self._connections[process].close()
+            answer.answered_at = now()
+        self.answers.append(answer)
+        if answer.status in SHOWN:
+            document: dict[str, Any] = orjson.loads(answer.body)
+            answer.organization_id = document["organization_id"]
+            if wanted[0] is resources.CONTACT:
+                answer.shown = document["first_name"]
+            else:
+                answer.shown, answer.contact_id = document["referrer"], document["contact_id"]
+                answer.contact_shown = document["contact"]["first_name"] if document["contact"] else None
 
-    def _request(
-        self, connection: http.client.HTTPConnection, key: str, wanted: Entity
-    ) -> tuple[int, bytes, str, float]:
-        """Returns status, body, ETag and `Data-As-Of`. Every other request is conditional; for 304, the body is the one
+    def _request(self, connection: http.client.HTTPConnection, answer: Response) -> None:
+        """Note status, body, ETag and `Data-As-Of`. Every other request is conditional; for 304, the body is the one
         that is known.
         """
-        headers = {"Authorization": f"Bearer {key}"}
-        tag, known = self._known.get(wanted, ("", b""))
+        headers = {"Authorization": f"Bearer {key_text(answer.key)}"}
+        tag, known = self._known.get(answer.wanted, ("", b""))
         if tag and self._random.random() < 0.5:
             headers["If-None-Match"] = tag
-        connection.request("GET", _PATHS[wanted[0]] + wanted[2], headers=headers)
+        connection.request("GET", _PATHS[answer.wanted[0]] + answer.wanted[2], headers=headers)
         reply = connection.getresponse()
         body = reply.read()
+        answer.answered_at, answer.status, answer.tag = now(), reply.status, reply.headers["ETag"] or ""
+        if text := reply.headers["Data-As-Of"]:
+            # As a time of the history, whose clock is another one.
+            answer.as_of = now() - (time.time() - datetime.fromisoformat(text).timestamp())
         if reply.status == 200:
-            self._known[wanted] = (reply.headers["ETag"], body)
-        text = reply.headers["Data-As-Of"]
-        as_of = at(datetime.fromisoformat(text)) if text else -inf
-        return reply.status, known if reply.status == 304 else body, reply.headers["ETag"] or "", as_of
-
-    def _wanted(self, organization: str) -> Entity:
-        chance = self._random.random()
-        if chance < 0.02:
-            return resources.LEAD, organization, self._core.unknown
-        if chance < 0.3:
-            return resources.CONTACT, organization, self._random.choice(self._core.contacts)
-        return resources.LEAD, organization, self._random.choice(self._core.leads)
+            self._known[answer.wanted] = answer.tag, body
+        if reply.status in SHOWN:
+            answer.body = body if reply.status == 200 else known
 
 
-def read(answer: Response, body: bytes) -> Response:
-    """Add what the body shows: that of a 200, or the known one of a 304."""
-    if answer.status in (200, 304):
-        document: dict[str, Any] = orjson.loads(body)
-        answer.body = body
-        answer.organization_id = document["organization_id"]
-        if answer.wanted[0] is resources.CONTACT:
-            answer.shown = document["first_name"]
-        else:
-            answer.shown, answer.contact_id = document["referrer"], document["contact_id"]
-            answer.contact_shown = document["contact"]["first_name"] if document["contact"] else None
-    return answer
+class Pulse(Repeating):
+    """Runs until `stop`. `windows` are the times in which even a thread that only sleeps did not wake up in time: then
+    an unavailable API is not counted as wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(_PAUSE_SECONDS)
+        self._before = inf
+        self.windows: list[Window] = []
+
+    def _work(self) -> None:
+        at = now()
+        if at - self._before > _PAUSE_SECONDS + _LATE_SECONDS:
+            self.windows.append(Window(BUSY, frozenset({0, 503}), self._before, at, at + _AFTER_SECONDS))
+        self._before = at
+
+
+class Probe(Repeating):
+    """Runs until `stop`. `beats` say when Redis, Kafka and a projector were there, and how much was to be applied.
+
+    It asks by connections of its own. While a server stands still, there is no beat.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(_PROBE_SECONDS)
+        self._world = world
+        self._url = ""
+        self._redis: Any = None
+        self._admin = admin(world.leadview.kafka.bootstrap_servers)
+        self.beats: list[Beat] = []
+
+    def stop(self, timeout: float | None = _KAFKA_SECONDS) -> None:
+        """It may still wait for a server that stands still, and end later."""
+        super().stop(timeout)
+
+    def _work(self) -> None:
+        behind = None
+        with suppress(KafkaException):
+            topics = self._admin.list_topics(timeout=_KAFKA_SECONDS).topics
+            ours = [topics.get(self._world.leadview.topics.name(kind)) for kind in resources.KINDS]
+            if all(topic and all(part.leader >= 0 for part in topic.partitions.values()) for topic in ours):
+                try:
+                    behind = self._behind()
+                except ABSENT:
+                    self._url = ""  # the next probe begins with a new connection
+        self.beats.append(Beat(now(), behind))
+
+    def _behind(self) -> int | None:
+        """Returns how many records up to the mark are not applied, in all shards; None if no projector lives."""
+        url = self._world.leadview.server.url
+        if url != self._url:
+            self._redis, self._url = client_of(url), url
+        if not projectors(self._redis):
+            return None
+        behind = 0
+        for copy in control.read_all(self._redis).values():
+            for partition, end in self._world.mark.items():
+                position = copy.positions.get(Partition(*partition)) if copy else None
+                behind += max(0, end - (position.offset if position else 0))
+        return behind
 
 
 def check(writer: Writer, readers: Sequence[Reader], access_seconds: float = 1.0) -> Verdict:

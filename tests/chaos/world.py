@@ -1,14 +1,13 @@
 """Everything that runs in a chaos run: Leadview, and Redis: behind two proxies, with a Sentinel, or as a cluster."""
 
-import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from random import Random
+from tempfile import mkdtemp
 from typing import Any, Literal, Self
 
 import msgspec
@@ -27,10 +26,8 @@ from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import Heartbeat
-from tests.chaos import brokers as kafka_brokers
-from tests.chaos.core import ORGANIZATIONS, Stage, key_of
+from tests.chaos.core import ORGANIZATIONS, UNKNOWN, Stage, key_of
 from tests.chaos.history import CaughtUp, Loss, Outage, now
-from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
 from tests.harness.crm import Message
@@ -41,8 +38,14 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
-NO_LEAD = crm.uuid(0xDEAD)
+REBUILD = ("rebuild", "--max-latency", "0")
+"""A rebuild with the usual priority: as it is delivered, it would wait until a busy machine is idle."""
 _HEARTBEAT_SECONDS = 2.5  # a projector stores one each second
+PARTITIONS = 2
+# Compaction that does not take its time: a segment is compacted when it is closed, and it is closed when a record comes
+# after its time. The cleaners of all brokers look twice a second.
+_SOON = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000"}
+_OFTEN = {"log.cleaner.backoff.ms": "500"}
 ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
 """What clients of Redis raise while it is away. Of a slot without a node, redis-py asks for an attribute of None."""
 
@@ -56,6 +59,12 @@ class World(Stage):
     as a cluster of three primaries with a replica each. The proxies are used for an address only. `processes` is the
     number of API processes. With the embedded Kafka there is one projector, because its groups have one member. `hosts`
     are the addresses of the servers of a cluster, `settings` those of all processes.
+
+    `projectors` has those that faults may harm, and `metrics_ports` their ports, by name; `apis` has the API processes
+    by number, and `ports` and `api_metrics_ports` theirs. `operating` is held while an operator's command runs.
+    `done` counts what operators have done, and `wrong` says what they and the faults found to be wrong. `again` returns
+    what the core product publishes if it publishes all entities of a kind once more; `others`, by kind and key, is what
+    others than its three organizations have published last. `mark` has the end offsets when the last fault ended.
     """
 
     def __init__(
@@ -65,7 +74,6 @@ class World(Stage):
         directory: Path,
         brokers: ApacheKafka | None = None,
         *,
-        api_redis_timeout: float = 0.5,
         redis: RedisKind = "address",
         projectors: int = 2,
         processes: int = 2,
@@ -73,53 +81,50 @@ class World(Stage):
         **settings: object,
     ) -> None:
         self._brokers = brokers
-        self._real = kafka.kind != "embedded"
-        self._api_redis_timeout = api_redis_timeout
         self.directory = directory
         self._stack = ExitStack()
-        self._servers = 0
-        self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis")) if redis == "sentinel" else None
-        self._cluster = (
-            self._stack.enter_context(_new_cluster(directory / "redis", hosts)) if redis == "cluster" else None
-        )
+        self.sentinel: RedisSentinel | None = None
+        self._cluster: RedisCluster | None = None
+        match redis:
+            case "sentinel":
+                self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis"))
+            case "cluster":
+                cluster = RedisCluster(
+                    directory / "redis", replicas=True, appendonly=True, options=_REDIS_OPTIONS, hosts=hosts
+                )
+                self._cluster = self._stack.enter_context(cluster)
         self.redis = self.new_redis() if redis == "address" else self.primaries[0]
         self.to_projector = self._stack.enter_context(faulty_proxy(self.redis.port))
         self.to_api = self._stack.enter_context(faulty_proxy(self.redis.port))
+        # Small batches, so that much can happen between them.
+        own: dict[str, object] = {
+            "redis_url": self._url(self.to_projector),
+            "batch_records": 200,
+            "kafka_session_timeout": 2,
+            "api_redis_timeout": 0.5,
+        }
         server = self.sentinel or self._cluster or self.redis
-        super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory, **settings)))
+        super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory, **own | settings)))
         self.leadview.calls_plain_commands = False
         self.projectors: dict[str, Child] = {}
-        count = projectors if self._real else 1
+        count = 1 if kafka.kind == "embedded" else projectors
         self.metrics_ports = {f"projector-{number + 1}": free_port() for number in range(count)}
-        """Those of the projectors, by name."""
-        self.partitions = dict.fromkeys(resources.KINDS, 0)
+        self.partitions = dict.fromkeys(resources.KINDS, PARTITIONS)
         self.operating = threading.Lock()
-        """Held while an operator's command runs."""
         self.wrong: list[str] = []
-        """What faults found to be wrong."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
-        """What the core product publishes if it publishes all entities of a kind once more."""
-        self.others: dict[resources.Kind, list[Message]] = {}
-        """What others than the core product's three organizations have published last."""
+        self.others: dict[tuple[resources.Kind, bytes], Message] = {}
         self.mark: dict[tuple[str, int], int] = {}
-        """The end offsets when the last fault ended."""
-        self.suspended = 0
-        """How many operators' commands have stood still so far."""
+        self.done: Counter[str] = Counter()
         self.ports = [free_port() for _ in range(processes)]
-        """Those of the API processes."""
         self.api_metrics_ports = [free_port() for _ in self.ports]
-        self.apis: list[Child] = []
+        self.apis: dict[int, Child] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
-
-    @property
-    def client(self) -> Any:
-        """The present Redis, without a proxy."""
-        return self.leadview.redis
 
     @property
     def brokers(self) -> ApacheKafka:
@@ -150,77 +155,56 @@ class World(Stage):
         if self._cluster:
             self._cluster.wait_until_in_step(self.primaries.index(primary))
 
-    def start(self, partitions: int = 2) -> None:
+    def start(self, partitions: int = PARTITIONS) -> None:
         """Topics, projectors, the API processes."""
+        topics = self.leadview.topics
         if self._brokers:
-            kafka_brokers.compact_often(self.leadview.kafka.bootstrap_servers)
-        self.leadview.topics.create(partitions)
+            for node in topics.admin.list_topics(timeout=PATIENCE_SECONDS).brokers:
+                topics.alter("broker", str(node), _OFTEN)
+        topics.create(partitions)
         for kind in resources.KINDS:
-            self._compact_soon(kind, partitions)
+            self.compact_soon(kind, partitions)
         for name in self.metrics_ports:
             self.start_projector(name)
-        self.apis = [self._new_api(number) for number in range(len(self.ports))]
         for number in range(len(self.ports)):
-            self._wait_for_api(number)
+            self.start_api(number)
+
+    def compact_soon(self, kind: resources.Kind, partitions: int = PARTITIONS) -> None:
+        """Note that the topic of a kind was created, and let the cleaner take what is older than a second there."""
+        self.partitions[kind] = partitions
+        if self.leadview.kafka.kind != "embedded":
+            self.leadview.topics.alter("topic", self.leadview.topics.name(kind), _SOON)
 
     def start_projector(self, name: str) -> None:
-        self.projectors[name] = self.new_projector(name, metrics_port=self.metrics_ports[name])
+        port = self.metrics_ports[name]
+        self.projectors[name] = self.leadview.start("run", command=PROJECTOR, log=name, metrics_port=port)
 
-    def new_projector(self, name: str, program: Sequence[str] = PROJECTOR, **settings: object) -> Child:
-        """Start a projector that no fault of projectors chooses."""
-        return self.leadview.start("run", command=program, log=name, **self.projector_settings(), **settings)
+    def start_api(self, number: int) -> None:
+        """Start an API process on its port; returns when it answers."""
+        ports = {"api_port": self.ports[number], "metrics_port": self.api_metrics_ports[number]}
+        log, url = f"api-{number + 1}", self._url(self.to_api)
+        self.apis[number] = self.leadview.start(command=API, log=log, redis_url=url, **ports)
+        wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
 
     @contextmanager
-    def asleep(self, *sleepers: Child) -> Iterator[None]:
-        """Let these processes stand still until the block ends."""
-        for child in sleepers:
-            child.pause()
+    def asleep(self, *sleepers: Child | RedisServer) -> Iterator[None]:
+        """Let these processes stand still until the block ends, and then resume with all that they believed."""
+        for process in sleepers:
+            process.pause()
         try:
             yield
         finally:
-            for child in sleepers:
-                child.resume()
-
-    def projector_settings(self) -> dict[str, Any]:
-        """Small batches, so that much can happen between them."""
-        return {"redis_url": self._url(self.to_projector), "batch_records": 200, "kafka_session_timeout": 2}
-
-    def restart_api(self, number: int) -> None:
-        """Start an API process that has ended, on its port; returns when it answers."""
-        self.apis[number] = self._new_api(number)
-        self._wait_for_api(number)
-
-    def _new_api(self, number: int) -> Child:
-        settings: dict[str, Any] = {
-            "redis_url": self._url(self.to_api),
-            "api_redis_timeout": self._api_redis_timeout,
-            "api_port": self.ports[number],
-            "metrics_port": self.api_metrics_ports[number],
-        }
-        return self.leadview.start(command=API, log=f"api-{number + 1}", **settings)
-
-    def _wait_for_api(self, number: int) -> None:
-        wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
+            for process in sleepers:
+                process.resume()
 
     def _url(self, proxy: FaultyProxy) -> str:
         if self._cluster:
             return self._cluster.url_of_all
         return self.sentinel.url if self.sentinel else proxy.url
 
-    def _compact_soon(self, kind: resources.Kind, partitions: int) -> None:
-        if self._real:
-            kafka_brokers.compact_soon(self.leadview.kafka.bootstrap_servers, self.leadview.topics.name(kind))
-        self.partitions[kind] = partitions
-
-    def recreate_topic(self, kind: resources.Kind, partitions: int = 2) -> None:
-        """Delete the topic of a kind, create it again, and publish to it what the core product holds."""
-        self.leadview.topics.recreate(kind, partitions)
-        self._compact_soon(kind, partitions)
-        self.leadview.publish_all([*self.again(kind), *self.others.get(kind, ())])
-
     def command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Finished:
         """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
-        return self.leadview.run(*_usual(words), command=program, **self._operators_settings())
+        return self.leadview.run(*words, command=program)
 
     def succeed(self, *words: str, program: Sequence[str] = PROJECTOR) -> None:
         """Run an operator's command, and again after a failure, until it succeeds. Raises TimeoutError."""
@@ -233,31 +217,39 @@ class World(Stage):
 
         wait_until(succeeds, lambda: f"{words} succeeds: {outputs[-1]}", RECOVER_SECONDS)
 
-    def accept_bad_records(self) -> None:
-        """Accept those that are known. Compaction leaves so many more of them than of others that lines would halt."""
-        with suppress(subprocess.TimeoutExpired):  # because of a fault
-            self.command(*self.accepting)
-
     @property
     def accepting(self) -> tuple[str, ...]:
-        """The command that accepts them."""
+        """The command that accepts the bad records that are known. Compaction leaves so many more of them than of
+        others that lines would halt.
+        """
         return ("dead-letters", "accept", "--topic", self.leadview.topics.name(resources.LEAD), "--note", "known")
 
     def drop_all(self) -> None:
         """Drop every generation but the live one. Raises TimeoutError."""
-        self.wait_until(self._is_alone, "only the live generation is left")
 
-    def expect_incomplete_shards(self, because: str) -> None:
-        """Note what is wrong if `status --json` does not say that a shard is incomplete, whether all is well or not."""
+        def is_alone() -> bool:
+            state = self.leadview.state()
+            others = state.known - {state.live}
+            for generation in others:
+                self.command("drop", str(number_of(generation)))
+            return not others
+
+        self.wait_until(is_alone, "only the live generation is left")
+
+    def expect_incomplete_shards(self, because: str) -> float:
+        """Note what is wrong if `status --json` does not say that a shard is incomplete, whether all is well or not.
+        Returns when it was asked.
+        """
         said = self.command("status", "--json").stdout
         if not said or not orjson.loads(said).get("incomplete_shards"):
             self.wrong.append(f"{because}, and status says {said}")
+        return now()
 
     def unexplained_keys(self) -> list[str]:
         """Returns what is wrong with the keys of generations: the control record neither writes nor drops theirs."""
         state = self.leadview.state()
         explained = {*state.written, *state.dropping}
-        matches = (names.IN_GENERATION.fullmatch(key) for key in self.client.scan_iter(names.ALL, count=5000))
+        matches = (names.IN_GENERATION.fullmatch(key) for key in self.leadview.redis.scan_iter(names.ALL, count=5000))
         all_found = {match[0]: GenerationId(match[2].decode()) for match in matches if match}
         found = {name: generation for name, generation in all_found.items() if generation not in explained}
         return [
@@ -267,8 +259,7 @@ class World(Stage):
 
     def new_redis(self) -> RedisServer:
         """Start another server, which is empty."""
-        self._servers += 1
-        directory = self.directory / f"redis-{self._servers}"
+        directory = Path(mkdtemp(prefix="redis-", dir=self.directory))
         server = RedisServer.start(directory, appendonly=True, options=_REDIS_OPTIONS)
         self._stack.callback(server.kill)
         return server
@@ -281,13 +272,6 @@ class World(Stage):
         self.to_projector.switch(server.port)
         self.to_api.switch(server.port)
 
-    def start_command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Child:
-        """Start an operator's command whose process may be killed or stand still. Its log is its own."""
-        return self.leadview.start(*_usual(words), command=program, **self._operators_settings())
-
-    def _operators_settings(self) -> dict[str, Any]:
-        return {"redis_url": self._url(self.to_projector), "kafka_session_timeout": 2}
-
     def dark_until(self, certain: float) -> float:
         """Wait until the live generation is complete again. Returns the last time at which it certainly was not, which
         is `certain` or later. Raises TimeoutError.
@@ -299,96 +283,69 @@ class World(Stage):
         def is_served() -> bool:
             nonlocal last
             asked_at = now()
-            served = self._is_served()
-            if served is False:
-                last = asked_at
-            return bool(served)
+            if self.leadview.is_served():
+                return True
+            last = asked_at
+            return False
 
         self.wait_until(is_served, "the live generation is complete")
         return last
 
-    def catch_up(self, seconds: float = RECOVER_SECONDS) -> None:
+    def catch_up(self) -> None:
         """Wait until everything that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
         up_to, end_offsets = now(), dict(self.leadview.topics.end_offsets)
-        wait_until(lambda: self._has_applied(end_offsets), "all is applied again", seconds)
-        wait_until(self._is_served_by_api, "the API serves all organizations again", seconds)
+
+        def has_applied() -> bool:
+            applied = self.leadview.has_applied(end_offsets)
+            return applied and not self.leadview.redis.exists(names.JOBS) and self.leadview.is_served()
+
+        self.wait_until(has_applied, "all is applied again")
+        wait_until(self._is_served_by_api, "the API serves all organizations again", RECOVER_SECONDS)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
-    def lost(
-        self,
-        began_at: float,
-        back_to: float,
-        dark: tuple[float, float] = (inf, -inf),
-        organizations: frozenset[str] | None = None,
-    ) -> None:
-        """Note that Redis has just lost what it acknowledged since `back_to`, of these organizations (None: of all)."""
-        self.history.losses.append(Loss(began_at, now(), back_to, dark, organizations))
+    @contextmanager
+    def losing(self, back_to: float = -inf, organizations: frozenset[str] | None = None) -> Iterator[Loss]:
+        """In this block Redis loses what it acknowledged since `back_to`, of these organizations (None: of all). For
+        those that are named, 503 is right from now on until all is recovered. If all is lost, and what is left is dark
+        until it is filled again, it holds at the end all that the topics held.
+        """
+        loss = Loss(now(), inf, back_to, organizations=organizations)
+        self.unavailable(organizations or frozenset())
+        yield loss
+        loss.ended_at = now()
+        self.history.losses.append(loss)
+        if loss.is_refilled:
+            self.history.caught_up.append(CaughtUp(loss.began_at, now()))
 
     def unavailable(self, organizations: frozenset[str]) -> None:
         """Note that from now on until all is recovered, 503 is right for these organizations."""
         self.history.outages.append(Outage(organizations, now()))
 
     def wait_until(self, predicate: Callable[[], object], description: str) -> None:
-        wait_until(predicate, description, RECOVER_SECONDS)
+        """Wait for something that can be asked of Redis only while it is there. Raises TimeoutError."""
 
-    def recovered(self) -> float:
-        """Note that all is well again, and return when."""
-        at = now()
-        for outage in self.history.outages:
-            outage.ended_at = min(outage.ended_at, at)
-        return at
+        def holds() -> object:
+            with suppress(*ABSENT):
+                return predicate()
+            return False
 
-    def _is_served(self) -> bool | None:
-        with suppress(*ABSENT):
-            return self.leadview.is_served()
-        return None
+        wait_until(holds, description, RECOVER_SECONDS)
 
     def _is_served_by_api(self) -> bool:
         keys = [key_of(id_) for id_ in ORGANIZATIONS]
         return all(
-            api.is_ready() and all(api.get(LEADS + NO_LEAD, key=key).status != 503 for key in keys)
+            api.is_ready() and all(api.get(LEADS + UNKNOWN, key=key).status != 503 for key in keys)
             for api in map(ApiServer, self.ports)
         )
-
-    def _is_alone(self) -> bool:
-        with suppress(*ABSENT):
-            state = self.leadview.state()
-            others = state.known - {state.live}
-            for generation in others:
-                self.command("drop", str(number_of(generation)))
-            return not others
-        return False
 
     def is_settled(self) -> bool:
         """Is each partition read by one projector, and does each projector read some? Until then a group rebalances,
         and what is published next waits, although all before it was applied.
         """
-        with suppress(*ABSENT):
-            heartbeats = projectors(self.client)
-            if heartbeats.keys() != {child.pid for child in self.projectors.values()}:
-                return False
-            shares = [share for heartbeat in heartbeats.values() for share in heartbeat.partitions.values()]
-            return sum(shares) == sum(self.partitions.values()) and all(shares)
-        return False
-
-    def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
-        with suppress(*ABSENT):
-            applied = self.leadview.has_applied(end_offsets)
-            return applied and not self.client.exists(names.JOBS) and self.leadview.is_served()
-        return False
-
-
-Strike = Callable[[World, Random], AbstractContextManager[None]]
-"""What a fault does to the world: it breaks something on entry, and repairs it on exit."""
-
-
-def _usual(words: tuple[str, ...]) -> tuple[str, ...]:
-    """A rebuild has the usual priority: as it is delivered, it would wait until a busy machine is idle."""
-    return (*words, "--max-latency", "0") if words[0] == "rebuild" else words
-
-
-def _new_cluster(directory: Path, hosts: Sequence[str]) -> RedisCluster:
-    return RedisCluster(directory, replicas=True, appendonly=True, options=_REDIS_OPTIONS, hosts=hosts)
+        heartbeats = projectors(self.leadview.redis)
+        shares = [share for heartbeat in heartbeats.values() for share in heartbeat.partitions.values()]
+        everyone = heartbeats.keys() == {child.pid for child in self.projectors.values()}
+        return everyone and sum(shares) == sum(self.partitions.values()) and all(shares)
 
 
 def projectors(client: Any) -> dict[int, Heartbeat]:

@@ -22,20 +22,15 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     names = arguments.names or BORDERS
     print(f"seed {arguments.seed}", flush=True)
-    findings = [name for name in names if not _run(name, arguments.seed, arguments.seconds / len(names))]
-    return 1 if findings else 0
-
-
-def _run(name: str, seed: int, seconds: float) -> bool:
-    """Returns whether nothing was found."""
-    fuzz: Fuzz = import_module(f"tests.fuzz.{name}").fuzz
-    try:
-        report = fuzz(seed, seconds)
-    except Exception:  # noqa: BLE001 - an error of the fuzzer is to be looked at as well
-        print(f"{name}: FOUND with --seed {seed}\n{traceback.format_exc()}", flush=True)
-        return False
-    print(f"{name}: {report}", flush=True)
-    return True
+    status = 0
+    for name in names:
+        fuzz: Fuzz = import_module(f"tests.fuzz.{name}").fuzz
+        try:
+            report = fuzz(arguments.seed, arguments.seconds / len(names))
+        except Exception:  # noqa: BLE001 - an error of the fuzzer is to be looked at as well
+            report, status = f"FOUND with --seed {arguments.seed}\n{traceback.format_exc()}", 1
+        print(f"{name}: {report}", flush=True)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -26,9 +25,9 @@ from msgspec import Struct
 from api.edge import Edge
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, read_all, responses, running_api
+from tests.harness.api_server import LEADS, UNLIMITED, ApiServer, Response, patient, read_all, responses, running_api
 from tests.harness.records import Records
-from tests.harness.services import RedisService
+from tests.harness.services import client_of
 
 MOST_STANDING_SECONDS = 0.1
 MOST_GROWTH_BYTES = 64_000_000
@@ -36,7 +35,6 @@ _PULSE_SECONDS = 0.005
 _REFUSALS = {"bad_request", "body_not_allowed", "request_header_fields_too_large", "request_timeout"}
 _MUCH, _SHORT = re.compile(rb"(.)\1{30,}", re.DOTALL), rb"\1..."
 _IS_KEPT = re.compile(r"[A-Za-z0-9._:-]{1,128}").fullmatch
-_MANY = "1000000/1s"
 _LARGE = 1 << 20
 _UNKNOWN_CODING = 501
 _NOT_FOUND = h11.Response(status_code=404, headers=[("Content-Length", "0")])
@@ -138,16 +136,14 @@ class Stream(Struct):
     resets: bool
     """The client ends with RST instead of waiting for the responses."""
 
-    @property
-    def sent(self) -> bytes:
-        return b"".join(self.pieces)
-
 
 def stream(chance: Random, path: bytes, authorization: bytes) -> Stream:
     """Returns the next stream. Some of its requests ask for the document at `path`, and some send `authorization`."""
 
     def cut(sent: bytes) -> list[bytes]:
-        return _cut(chance, sent.replace(b"LEAD", path).replace(b"KEY", authorization))
+        sent = sent.replace(b"LEAD", path).replace(b"KEY", authorization)
+        cuts = sorted(chance.randrange(len(sent) + 1) for _ in range(chance.choice((0, 0, 1, 2, 8)))) if sent else []
+        return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
 
     ids = [b"%d" % chance.randrange(10**12) for _ in range(chance.randrange(1, 6))]
     kind = chance.random()
@@ -208,11 +204,6 @@ def _smuggling(chance: Random, request_id: bytes) -> bytes:
     return line + request_id + b"\r\n" + framing + b"\r\n" + body + last
 
 
-def _cut(chance: Random, sent: bytes) -> list[bytes]:
-    cuts = sorted(chance.randrange(len(sent) + 1) for _ in range(chance.choice((0, 0, 1, 2, 8)))) if sent else []
-    return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
-
-
 class Watched(Edge):
     """Measures how long the event loop works without a pause, in processor time: a busy machine does not count."""
 
@@ -233,48 +224,50 @@ def _pulse(loop: Any) -> None:
     loop.call_later(_PULSE_SECONDS, _pulse, loop)
 
 
-class _Target(Struct):
-    api: ApiServer
-    path: bytes
-    authorization: bytes
-
-    def send(self, stream: Stream) -> list[Response] | None:
-        """Returns the responses; None if the connection was reset, by the client or because the API had closed it."""
-        with self.api.connect() as connection:
-            try:
-                for piece in stream.pieces:
-                    connection.sendall(piece)
-                if not stream.resets:
-                    connection.shutdown(socket.SHUT_WR)
-                    return responses(read_all(connection))
-            except TimeoutError:
-                raise AssertionError(f"neither a response nor a close: {stream.pieces}") from None
-            except OSError:
-                return None
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        return None
+def _send(api: ApiServer, stream: Stream) -> list[Response] | None:
+    """Returns the responses; None if the connection was reset, by the client or because the API had closed it."""
+    with api.connect() as connection:
+        try:
+            for piece in stream.pieces:
+                connection.sendall(piece)
+            if not stream.resets:
+                connection.shutdown(socket.SHUT_WR)
+                return responses(read_all(connection))
+        except TimeoutError:
+            raise AssertionError(f"neither a response nor a close: {stream.pieces}") from None
+        except OSError:
+            return None
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return None
 
 
 def fuzz(seed: int, seconds: float) -> str:
     """Returns a line that says what was done. Raises AssertionError, with the stream that shows the fault."""
     chance = Random(seed)
     streams = served = refused = 0
-    with _target() as target:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        server = stack.enter_context(RedisServer.start(Path(folder)))
+        settings = patient(server.url, **UNLIMITED, api_unknown_key_limit=UNLIMITED["key_rate_limit"])
+        records = Records(stack.enter_context(client_of(server.url)))
+        api = stack.enter_context(running_api(settings, edge=Watched))
+        caller = records.caller()
+        lead = records.lead(caller.organization_id, {"id": str(uuid4()), "text": "t" * 2000})
+        asked = (LEADS + lead).encode(), caller.authorization.encode()
         for _ in range(50):  # whatever is imported or allocated once
-            target.send(stream(Random(0), target.path, target.authorization))
+            _send(api, stream(Random(0), *asked))
         Watched.standing, before, until = 0.0, _memory(), time.monotonic() + seconds
         while time.monotonic() < until:
-            sent = stream(chance, target.path, target.authorization)
-            answers = target.send(sent)
+            sent = stream(chance, *asked)
+            answers = _send(api, sent)
             streams += 1
             if answers is not None:
                 found = _check(sent, answers)
                 served, refused = served + found, refused + len(answers) - found
             assert Watched.standing < MOST_STANDING_SECONDS, f"{Watched.standing:.3f} s of work on {sent.pieces}"
-        wait_until(lambda: gc.collect() >= 0 and _open() == 0, "every connection is freed")
+        wait_until(_is_freed, "every connection is freed")
         growth = _memory() - before
         assert growth < MOST_GROWTH_BYTES, f"the process has grown by {growth} bytes"
-        assert target.api.get("/readyz").status == 200
+        assert api.is_ready()
     return (
         f"seed {seed}, {streams} streams, {served} requests served, {refused} refused, the event loop stood for "
         f"{Watched.standing * 1000:.0f} ms at most, {max(growth, 0) / 1e6:.0f} MB more memory"
@@ -284,7 +277,8 @@ def fuzz(seed: int, seconds: float) -> str:
 def _check(sent: Stream, answers: list[Response]) -> int:
     """Returns how many requests were served."""
     found = [(answer.status, answer.headers.get("x-request-id")) for answer in answers]
-    shown = f"{_MUCH.sub(_SHORT, sent.sent)!r} -> {found}"
+    whole = b"".join(sent.pieces)
+    shown = f"{_MUCH.sub(_SHORT, whole)!r} -> {found}"
     served = []
     for answer in answers:
         assert answer.status < 500, shown
@@ -296,7 +290,7 @@ def _check(sent: Stream, answers: list[Response]) -> int:
             served.append(answer)
     assert len(answers) - len(served) <= 1, f"a refusal is the last response: {shown}"
     if sent.valid is None:
-        ids = [each.decode("latin-1") for each in request_ids(sent.sent)]
+        ids = [each.decode("latin-1") for each in request_ids(whole)]
     else:
         ids = [each.decode() for each in sent.valid]
         assert len(served) == len(ids), f"every valid request is served: {shown}"
@@ -306,24 +300,9 @@ def _check(sent: Stream, answers: list[Response]) -> int:
     return len(served)
 
 
-@contextmanager
-def _target() -> Iterator[_Target]:
-    with tempfile.TemporaryDirectory() as folder, RedisServer.start(Path(folder)) as server:
-        service = RedisService(server.url)
-        settings = patient(
-            server.url,
-            key_rate_limit=_MANY,
-            organization_rate_limit=_MANY,
-            api_unknown_key_limit=_MANY,
-        )
-        with service.client() as client, running_api(settings, edge=Watched) as api:
-            caller = Records(client).caller()
-            lead = Records(client).lead(caller.organization_id, {"id": str(uuid4()), "text": "t" * 2000})
-            yield _Target(api, (LEADS + lead).encode(), caller.authorization.encode())
-
-
-def _open() -> int:
-    return sum(isinstance(each, Watched) for each in gc.get_objects())
+def _is_freed() -> bool:
+    gc.collect()
+    return not any(isinstance(each, Watched) for each in gc.get_objects())
 
 
 def _memory() -> int:
@@ -341,7 +320,7 @@ def request_ids(sent: bytes) -> list[bytes]:
     connection.receive_data(sent)
     found: list[bytes] = []
     try:
-        while not _is_last(event := connection.next_event()):
+        while (event := connection.next_event()) is not h11.NEED_DATA and not isinstance(event, h11.ConnectionClosed):
             if isinstance(event, h11.Request):
                 ids = [value for name, value in event.headers if name == b"x-request-id"]
                 found.append(ids[0] if len(ids) == 1 else b"")
@@ -351,10 +330,6 @@ def request_ids(sent: bytes) -> list[bytes]:
         if error.error_status_hint == _UNKNOWN_CODING:  # a request all the same, and the last one
             found.append(b"")
     return found
-
-
-def _is_last(event: object) -> bool:
-    return event is h11.NEED_DATA or isinstance(event, h11.ConnectionClosed)
 
 
 def _answer(connection: h11.Connection) -> bool:

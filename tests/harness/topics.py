@@ -4,12 +4,13 @@ Everything that is published goes to the pure reference as well, with the coordi
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial as bind
-from typing import Any
+from typing import Any, Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions
 
@@ -66,6 +67,14 @@ class Topics:
         topic = self.name(kind)
         self.admin.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
         self._producer = self._new_producer()  # the former one does not know the new partitions yet
+
+    def alter(self, kind: Literal["topic", "broker"], name: str, values: Mapping[str, str]) -> None:
+        """Set these options of a topic or a broker."""
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()
+        ]
+        resource = ConfigResource(kind, name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
     def publish(self, messages: Iterable[Message], partition: int | None = None) -> list[Record]:
         """Publish these messages, to one partition or to those of their keys. Returns the records when Kafka has them,

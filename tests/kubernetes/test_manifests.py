@@ -12,7 +12,17 @@ import yaml
 
 from deploy.release import manifests
 from tests.harness.waiting import wait_until
-from tests.kubernetes.cluster import BUILD, DEPLOY, ROOT, Cluster, Refused, Resource, built, definitions
+from tests.kubernetes.cluster import (
+    BUILD,
+    DEPLOY,
+    ROOT,
+    Cluster,
+    Refused,
+    Resource,
+    built,
+    definitions,
+    running_cluster,
+)
 
 pytestmark = pytest.mark.kubernetes
 
@@ -28,7 +38,7 @@ PATIENCE_SECONDS = 120.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two idle nodes in two zones, and one in a third zone that is nearly full."""
-    with Cluster(tmp_path_factory.mktemp("kubernetes")) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("kubernetes")) as cluster:
         for definition in definitions():
             cluster.define(definition)
         cluster.add_node("idle-a", "a", "64")
@@ -84,8 +94,10 @@ def placed(cluster: Cluster, namespace: str, name: str, number: int, instance: s
     return cluster.pods(namespace, name, instance)
 
 
-def by_kind(resources: list[Resource], kind: str) -> list[Resource]:
-    return [each for each in resources if each["kind"] == kind]
+def by_kind(resources: list[Resource], kind: str, name: str = "") -> list[Resource]:
+    """Returns those of a kind, or the one of them with this name."""
+    found = [each for each in resources if each["kind"] == kind]
+    return [each for each in found if each["metadata"]["name"] == name] if name else found
 
 
 def test_the_base_needs_no_definitions_of_others(cluster: Cluster) -> None:
@@ -230,7 +242,7 @@ def test_adding_keda_to_four_projectors_keeps_four(cluster: Cluster, namespace: 
     scaled = replace("ScaledObject", "leadview-projector", "/spec/minReplicaCount", 4)
     applied = cluster.apply(overlay("with-keda", KEDA, patches=[scaled]), namespace)
 
-    [deployment] = [each for each in by_kind(applied, "Deployment") if each["metadata"]["name"] == "leadview-projector"]
+    [deployment] = by_kind(applied, "Deployment", "leadview-projector")
     assert deployment["spec"]["replicas"] == 4
     assert placed(cluster, namespace, "leadview-projector", 4) == pods
     # KEDA takes over the autoscaler of the base if it finds both of these. It refuses a second one.
@@ -249,11 +261,7 @@ def test_applying_again_changes_no_number(cluster: Cluster, namespace: str) -> N
     autoscaler = replace("HorizontalPodAutoscaler", "leadview-api", "/spec/minReplicas", 5)
     cluster.apply(overlay("five", patches=[autoscaler]), namespace)
     placed(cluster, namespace, "leadview-api", 5)
-    [deployment] = [
-        each
-        for each in by_kind(cluster.apply(resources, namespace), "Deployment")
-        if each["metadata"]["name"] == "leadview-api"
-    ]
+    [deployment] = by_kind(cluster.apply(resources, namespace), "Deployment", "leadview-api")
     assert deployment["spec"]["replicas"] == 5
 
 
@@ -361,11 +369,9 @@ def test_network_policies(
 @pytest.fixture(scope="module")
 def policed(cluster: Cluster) -> tuple[Any, dict[str, dict[str, str]]]:
     """The policies as the API server has them, and the labels of pods as controllers made them."""
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "policed"}}
-    cluster.create(space)
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "policed"}})
     cluster.apply(overlay("policed", TOKENS), "policed")
-    solver = {"acme.cert-manager.io/http01-solver": "true"}
     pods = {name: placed(cluster, "policed", name, number)[0] for name, number in NUMBERS.items()}
-    found = {name: pod["metadata"]["labels"] for name, pod in pods.items()}
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods.items()}
     policies = cluster.get("/apis/networking.k8s.io/v1/namespaces/policed/networkpolicies")["items"]
-    return policies, found | {SOLVER: solver}
+    return policies, labels | {SOLVER: {"acme.cert-manager.io/http01-solver": "true"}}

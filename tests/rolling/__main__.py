@@ -8,23 +8,22 @@ exit status is 1 if a request failed, an answer was wrong, or an acknowledged ev
 import argparse
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial as bind
-from itertools import cycle
 from pathlib import Path
 from tempfile import mkdtemp
 
 from devstack.jars import KAFKA
 from devstack.threads import Repeating
 from tests.chaos.core import Core, Writer
-from tests.chaos.history import Response
+from tests.chaos.history import now
 from tests.chaos.reader import Reader, check
 from tests.rolling.parts import APIS, BROKERS, FRONTS, SHARDS, FrontConnection, Parts
 
 _SHOWN_FAILURES = 10
-_READERS = 6
+_EVENTS, _READERS, _QUESTIONS = 50, 6, 20
+"""Events a second, readers, and requests a second of each of these."""
 _RIGHT = (200, 304, 404)
 """404 is right for what was deleted; the checker knows."""
 _ROW = "{:<42} {:>8} {:>9} {:>7} {:>11} {:>7}"
@@ -42,7 +41,7 @@ def main() -> int:
     print(f"logs in {directory}", flush=True)
     with ExitStack() as stack:
         installation = Parts(stack, directory, chosen.redis_timeout)
-        failures = _run(installation, chosen)
+        failures = _run(installation)
     if failures:
         print(f"{len(failures)} failures; the logs are in {directory}")
         return 1
@@ -51,24 +50,20 @@ def main() -> int:
     return 0
 
 
-def _run(installation: Parts, chosen: argparse.Namespace) -> list[str]:
+def _run(installation: Parts) -> list[str]:
     """Restart every part under load. Returns everything that went wrong."""
     core = Core(1, leads=12, contacts=4, calm=True)
-    writer = Writer(installation, core, chosen.rate)
-    fronts = installation.fronts
+    writer = Writer(installation, core, _EVENTS)
     # Half of them try the second front first.
-    orders = cycle([fronts, fronts[::-1]])
-    readers = [
-        Reader([FrontConnection(order)], core, number, chosen.requests)
-        for number, order in zip(range(_READERS), orders, strict=False)
-    ]
+    orders = [installation.fronts, installation.fronts[::-1]]
+    readers = [Reader([FrontConnection(orders[number % 2])], core, number, _QUESTIONS) for number in range(_READERS)]
     writer.publish(core.first())
     installation.wait_until_ready()
     threads: list[Repeating] = [writer, *readers]
     for thread in threads:
         thread.start()
     print(_ROW.format("step", "seconds", "requests", "failed", "slowest, ms", "events"), flush=True)
-    log = _Log(writer, readers)
+    log = _Log(installation, writer, readers)
     try:
         for name, restart in _steps(installation):
             log.step(name, restart)
@@ -93,31 +88,26 @@ def _read_all(readers: Sequence[Reader]) -> None:
 class _Log:
     """Prints what happens in each step."""
 
-    def __init__(self, writer: Writer, readers: Sequence[Reader]) -> None:
-        self._writer, self._readers = writer, readers
+    def __init__(self, installation: Parts, writer: Writer, readers: Sequence[Reader]) -> None:
+        self._installation, self._writer, self._readers = installation, writer, readers
         self._published, self._seen = writer.number, [0] * len(readers)
 
     def step(self, name: str, action: Callable[[], object]) -> None:
-        """Do it, and print what has happened since the step before."""
-        began_at = time.monotonic()
+        """Do it, wait until all is applied again, and print what has happened since the step before."""
+        began_at = now()
         action()
-        seconds = time.monotonic() - began_at
-        answers = self._new_answers()
-        failures = [f"{each.wanted}: {each.status}" for each in answers if each.status not in _RIGHT]
+        self._installation.catch_up()
+        seconds = now() - began_at
+        every = [list(reader.answers) for reader in self._readers]
+        answers = [answer for of_one, seen in zip(every, self._seen, strict=True) for answer in of_one[seen:]]
+        self._seen = [*map(len, every)]
+        failures = [each for each in answers if each.status not in _RIGHT]
         slowest = max((answer.answered_at - answer.asked_at for answer in answers), default=0.0) * 1000
         events, self._published = self._writer.number - self._published, self._writer.number
         row = (name, f"{seconds:.1f}", len(answers), len(failures), f"{slowest:.0f}", events)
         print(_ROW.format(*row), flush=True)
-        for failure in failures[:_SHOWN_FAILURES]:
-            print(f"  FAILED {failure}", flush=True)
-
-    def _new_answers(self) -> list[Response]:
-        found: list[Response] = []
-        for number, reader in enumerate(self._readers):
-            new = reader.answers[self._seen[number] :]
-            self._seen[number] += len(new)
-            found += new
-        return found
+        for each in failures[:_SHOWN_FAILURES]:
+            print(f"  FAILED {each.wanted[0].noun} {each.wanted[2]}: {each.status}", flush=True)
 
 
 def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -132,13 +122,11 @@ def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
     for index in range(APIS):
         yield f"api-{index + 1} restarted", bind(installation.restart_an_api, index)
     for index in range(FRONTS):
-        yield f"front-{index + 1} restarted", bind(installation.restart_front, index)
+        yield f"front-{index + 1} restarted", installation.fronts[index].restart
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.rolling", description=__doc__)
-    parser.add_argument("--rate", type=float, default=50.0, help="events a second")
-    parser.add_argument("--requests", type=float, default=20.0, help="requests a second of each of six readers")
     parser.add_argument("--redis-timeout", type=float, default=0.5, help="LEADVIEW_API_REDIS_TIMEOUT of the APIs")
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial as bind
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class Parts(World):
         """Wait until everything that was published by now is served by all."""
         self.catch_up()
         for name in self.projectors:
-            self._wait_until_working(name)
+            self._wait_for(self.projectors[name], self.metrics_ports[name], "/healthz")
         for number in range(APIS):
             self._wait_until_serving(number)
 
@@ -80,40 +80,28 @@ class Parts(World):
         """The next broker may be restarted when this one has all that the others acknowledged."""
         self.brokers.restart(index)
         self.wait_until(self._is_replicated, "every partition has all of its replicas in sync")
-        self.catch_up()
 
     def restart_replica(self, number: int) -> None:
         self.cluster.replicas[number].restart()
         self.cluster.wait_until_in_step(number)
         keep_up(self.cluster.primaries[number])
-        self.catch_up()
 
     def hand_over(self, number: int) -> None:
         """A primary is never restarted: it becomes a replica first, which no API has a connection to any more."""
         self.cluster.hand_over(number)
         former = self.cluster.replicas[number]
         self.wait_until(lambda: not _has_apis(former), "the APIs use the new primary")
-        self.catch_up()
 
     def restart_projector(self, name: str) -> None:
         self.projectors[name].stop()
         self.start_projector(name)
-        self._wait_until_working(name)
-        self.catch_up()
+        self._wait_for(self.projectors[name], self.metrics_ports[name], "/healthz")
 
     def restart_an_api(self, number: int) -> None:
         """The next API may be restarted when each front uses this one."""
         self.apis[number].stop()
-        self.restart_api(number)
+        self.start_api(number)
         self._wait_until_serving(number)
-        self.catch_up()
-
-    def restart_front(self, index: int) -> None:
-        self.fronts[index].restart()
-        self.catch_up()
-
-    def _wait_until_working(self, name: str) -> None:
-        self._wait_for(self.projectors[name], self.metrics_ports[name], "/healthz")
 
     def _wait_until_serving(self, number: int) -> None:
         self._wait_for(self.apis[number], self.ports[number], "/readyz")
@@ -152,19 +140,9 @@ class FrontConnection(http.client.HTTPSConnection):
         super().__init__("localhost", timeout=_TIMEOUT_SECONDS, context=self._tls)
 
     def connect(self) -> None:
-        *others, last = self._addresses
-        for address in others:
-            try:
-                self._connect_to(address)
-            except OSError:
-                continue
-            return
-        self._connect_to(last)
-
-    def _connect_to(self, address: tuple[str, int]) -> None:
-        plain = socket.create_connection(address, _TIMEOUT_SECONDS)
-        try:
-            self.sock = self._tls.wrap_socket(plain, server_hostname="localhost")
-        except OSError:
-            plain.close()
-            raise
+        for address in self._addresses:
+            with suppress(OSError):
+                plain = socket.create_connection(address, _TIMEOUT_SECONDS)
+                self.sock = self._tls.wrap_socket(plain, server_hostname="localhost")
+                return
+        raise ConnectionRefusedError("no front accepts a connection")

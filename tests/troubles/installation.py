@@ -5,6 +5,7 @@ the console. Everything is a process and may be broken.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,8 +18,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourcePatternType,
 )
 from confluent_kafka.admin import ResourceType as Type  # type: ignore[attr-defined]
-from msgspec import Struct
 
+from devstack import programs
 from devstack.apache_kafka import ApacheKafka, plain_login
 from devstack.child import Child
 from devstack.ports import free_port
@@ -48,6 +49,7 @@ LOOK_SECONDS = 0.5
 """How often all surfaces are looked at. Programs change what they say every second or two."""
 _HANGS_SECONDS = 5.0
 """A request that has had no response for so long counts as one that gets none."""
+_RIGHTS = ((Type.TOPIC, "READ"), (Type.TOPIC, "DESCRIBE"), (Type.TOPIC, "DESCRIBE_CONFIGS"), (Type.GROUP, "READ"))
 WELL = Row(sign="", command="")
 
 RULES = ROOT / "deploy/monitoring/rules.yaml"
@@ -55,35 +57,6 @@ RULES_USE = frozenset(re.findall(r"\bleadview_\w+", RULES.read_text("utf-8")))
 
 Series = dict[str, float]
 """What was scraped: the value of each series, with its labels and that of the program."""
-
-
-class Seen(Struct, frozen=True):
-    """What all surfaces but the command `status` say at the same time, in the form of a row of the table."""
-
-    on_console: tuple[tuple[str, ...], tuple[str, ...]]
-    reported: tuple[tuple[str, ...], ...]
-    """By projector that runs; for those that are healthy, nothing."""
-    healths: tuple[int, ...]
-    lives: tuple[int, ...]
-    ready: bool
-    answer: tuple[int, str | None]
-
-    def differs(self, row: Row) -> list[str]:
-        """Returns what is not as the row says."""
-        reported = {tuple(sorted(row.by_projectors))} if self.reported else set()
-        healths = {503 if row.by_projectors else 200} if self.healths else set()
-        if row.by_one:
-            reported, healths = {*reported, ()}, {*healths, 200}
-        return differences(
-            {
-                "console": ([*map(sorted, self.on_console)], [sorted(row.problems), sorted(row.notes)]),
-                "metrics of projectors": ({*self.reported}, reported),
-                "/healthz of projectors": ({*self.healths}, healths),
-                "/livez of projectors": ({*self.lives}, {200} if self.lives else set()),
-                "/readyz": (self.ready, row.ready),
-                "a request": (self.answer, row.answer),
-            }
-        )
 
 
 def differences(expected: Mapping[str, tuple[object, object]]) -> list[str]:
@@ -94,11 +67,10 @@ def differences(expected: Mapping[str, tuple[object, object]]) -> list[str]:
 class Installation:
     """`leadview` has the topics, the commands and the programs; `projectors` are those that run, by metrics port."""
 
-    def __init__(self, leadview: Leadview, kafka: ApacheKafka, redis: Redis, folder: Path) -> None:
+    def __init__(self, leadview: Leadview, kafka: ApacheKafka, redis: Redis) -> None:
         self.leadview = leadview
         self.kafka = kafka
         self.redis = redis
-        self.folder = folder
         self.projectors: dict[int, Child] = {}
         self.api = ApiServer(free_port(), timeout=_HANGS_SECONDS)
         self.api_process: Child
@@ -106,23 +78,18 @@ class Installation:
         """What was scraped when all was well: no alert fires then."""
         self._asked: Series = {}
         self._api_metrics = free_port()
-        self._console: Console
-        self._version = 10
+        self.console: Console
+        self._versions = count(11)
 
-    def start_projector(self, command: Sequence[str] = PROJECTOR, **settings: object) -> None:
-        port = free_port()
-        # Three bad records in a row stop a line.
-        all_settings: dict[str, Any] = {
-            **self.user(PROJECTOR_USER),
-            "metrics_port": port,
-            "dead_letter_row": 3,
-            **settings,
-        }
-        self.projectors[port] = self.leadview.start("run", command=command, **all_settings)
+    def start_projectors(self, number: int = 2, command: Sequence[str] = PROJECTOR, **settings: object) -> None:
+        """Start so many. Three bad records in a row stop a line of them."""
+        for port in [free_port() for _ in range(number)]:
+            own: dict[str, Any] = {**self.user(PROJECTOR_USER), "metrics_port": port, "dead_letter_row": 3}
+            self.projectors[port] = self.leadview.start("run", command=command, **own | settings)
 
     def start_api(self) -> None:
-        settings: dict[str, Any] = {"api_workers": 2, "metrics_port": self._api_metrics}
-        self.api_process = self.leadview.start_api(self.api.port, **self.user(API_USER), **settings)
+        settings: dict[str, Any] = {**self.user(API_USER), "api_workers": 2, "metrics_port": self._api_metrics}
+        self.api_process = self.leadview.start_api(self.api.port, **settings)
 
     def user(self, name: str) -> dict[str, str]:
         """Settings of a user of Redis who may do everything at first; none where servers come and go."""
@@ -146,38 +113,41 @@ class Installation:
             child.kill()
         self.projectors.clear()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Starts everything, and waits until all is well."""
-        self.leadview.topics.create(partitions=2)
-        self.publish()
-        self.start_projector()
-        self.start_projector()
-        self.start_api()
-        with running_console(self.leadview) as (_, self._console):
-            self.wait_for(WELL)
-            yield
+    def succeed(self, *words: str, command: Sequence[str] = PROJECTOR) -> None:
+        """Run a command, which must succeed."""
+        done = self.leadview.run(*words, command=command)
+        assert done.status == 0, done.output
 
     def publish(self) -> None:
         self.leadview.publish(crm.organization(), crm.api_key(hash=key_hash(KEY)), crm.contact(), crm.lead())
 
     def publish_again(self) -> None:
         """Publish a newer version of the lead."""
-        self._version += 1
-        self.leadview.publish(crm.lead(self._version))
+        self.leadview.publish(crm.lead(next(self._versions)))
 
-    def see(self) -> Seen:
-        shown = self._console.picture()["status"]
-        running = [port for port, child in self.projectors.items() if child.running]
-        healths = {port: ask(port, "/healthz")[0] for port in running}
+    def _differs(self, row: Row) -> list[str]:
+        """Returns what is not as the row says, of what all surfaces but the command `status` say at the same time."""
+        shown = self.console.picture()["status"]
+        healths = {port: ask(port, "/healthz")[0] for port, child in self.projectors.items() if child.running}
         answering = [port for port, health in healths.items() if health]  # others stand still
-        return Seen(
-            on_console=(tuple(shown["kinds"]), tuple(shown["note_kinds"])),
-            reported=tuple(tuple(sorted(_REPORTED.findall(ask(port, "/metrics")[1] or ""))) for port in answering),
-            healths=tuple(healths[port] for port in answering),
-            lives=tuple(ask(port, "/livez")[0] for port in answering),
-            ready=self.api.is_ready(),
-            answer=self._request(),
+        # Those that are healthy report nothing.
+        reported = {tuple(sorted(_REPORTED.findall(ask(port, "/metrics")[1] or ""))) for port in answering}
+        as_said = {tuple(sorted(row.by_projectors))} if answering else set()
+        healths_said = {503 if row.by_projectors else 200} if answering else set()
+        if row.by_one:
+            as_said, healths_said = {*as_said, ()}, {*healths_said, 200}
+        said = [sorted(row.problems), sorted(row.notes)]
+        reply = programs.ask("127.0.0.1", self.api.port, LEADS + crm.LEAD, KEY, timeout=_HANGS_SECONDS)
+        error = orjson.loads(reply.body).get("error") if reply.status else None
+        return differences(
+            {
+                "console": ([sorted(shown["kinds"]), sorted(shown["note_kinds"])], said),
+                "metrics of projectors": (reported, as_said),
+                "/healthz of projectors": ({healths[port] for port in answering}, healths_said),
+                "/livez of projectors": ({ask(port, "/livez")[0] for port in answering}, {200} if answering else set()),
+                "/readyz": (self.api.is_ready(), row.ready),
+                "a request": ((reply.status, error), row.answer),
+            }
         )
 
     def _status_differs(self, row: Row) -> list[str]:
@@ -199,7 +169,7 @@ class Installation:
 
         def is_said() -> bool:
             nonlocal last
-            last = self.see().differs(row) or self._status_differs(row)
+            last = self._differs(row) or self._status_differs(row)
             return not last
 
         def failure() -> str:
@@ -224,37 +194,37 @@ class Installation:
                     found[series] = float(value)
         return found
 
-    def _request(self) -> tuple[int, str | None]:
-        try:
-            answer = self.api.get(LEADS + crm.LEAD, key=KEY)
-        except OSError:
-            return 0, None
-        return answer.status, answer.json.get("error")
-
 
 @contextmanager
-def installation(kafka: ApacheKafka, redis: Redis, folder: Path, **settings: object) -> Iterator[Installation]:
-    """Yields an installation on these servers in which all is well."""
+def installation(kafka: ApacheKafka, redis: Redis, folder: Path) -> Iterator[Installation]:
+    """Yields an installation on these servers in which all is well. The user of the projectors has the rights of
+    `deploy/kafka-acls.sh.example`.
+    """
     folder.mkdir(parents=True)
     known = Kafka("apache", kafka.bootstrap_servers, kafka.create_topic)
-    own: dict[str, object] = {"kafka_session_timeout": 2, "expected_projectors": 2, **settings}
+    settings: dict[str, object] = {"kafka_session_timeout": 2, "expected_projectors": 2}
     if isinstance(redis, RedisCluster):
-        own["redis_url"] = redis.url_of_all
-    with Leadview(known, f"t{uuid4().hex[:12]}.", redis, folder, **own) as leadview:
-        here = Installation(leadview, kafka, redis, folder)
-        _let_read(leadview)
-        with here.running():
+        settings["redis_url"] = redis.url_of_all
+    with Leadview(known, f"t{uuid4().hex[:12]}.", redis, folder, **settings) as leadview:
+        bindings = [
+            AclBinding(
+                kind,
+                leadview.prefix,
+                ResourcePatternType.PREFIXED,
+                f"User:{PROJECTOR_USER}",
+                "*",
+                AclOperation[right],
+                AclPermissionType.ALLOW,
+            )
+            for kind, right in _RIGHTS
+        ]
+        for added in leadview.topics.admin.create_acls(bindings).values():
+            added.result(PATIENCE_SECONDS)
+        here = Installation(leadview, kafka, redis)
+        leadview.topics.create(partitions=2)
+        here.publish()
+        here.start_projectors()
+        here.start_api()
+        with running_console(leadview) as (_, here.console):
+            here.wait_for(WELL)
             yield here
-
-
-def _let_read(leadview: Leadview) -> None:
-    """Give the user of the projectors the rights of `deploy/kafka-acls.sh.example`."""
-    kinds = {Type.TOPIC: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"), Type.GROUP: ("READ",)}
-    names, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
-    bindings = [
-        AclBinding(kind, leadview.prefix, names, f"User:{PROJECTOR_USER}", "*", AclOperation[right], allow)
-        for kind, rights in kinds.items()
-        for right in rights
-    ]
-    for added in leadview.topics.admin.create_acls(bindings).values():
-        added.result(PATIENCE_SECONDS)

@@ -3,8 +3,9 @@ repaired, every surface says that all is well. `make troubles` runs this.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, get_args
 
 import pytest
@@ -34,26 +35,23 @@ FIRING, FIRED = f"group by (alertname) ({_ALERTS})", f"group by (alertname) (cou
 
 
 class Stage:
-    """The servers, and one installation for all troubles. After one that was not repaired there is a new one."""
+    """The servers, and one installation for all troubles. After one that was not repaired there is a new one: what it
+    has left behind must not be seen in the next one.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._servers = ExitStack()
-        self._installation = ExitStack()
-        self._number = 0
+        self._stack = ExitStack()
         self._here: Installation | None = None
         self._kind = ""
 
     def here(self, servers: str) -> Installation:
         if self._here is None or self._kind != servers:
             self.close()
-            self._number += 1
-            folder = self._folder / str(self._number)
-            folder.mkdir()
-            self._kind = servers
+            self._kind, folder = servers, Path(mkdtemp(dir=self._folder))
             shards = servers == "shards"
             started = ApacheKafka.start(folder / "kafka", 3 if shards else 1, login=LOGIN, acls=True)
-            kafka = self._servers.enter_context(started)
+            kafka = self._stack.enter_context(started)
             redis: Redis
             match servers:
                 case "shards":
@@ -62,19 +60,14 @@ class Stage:
                     redis = RedisSentinel(folder / "redis")
                 case _:
                     redis = RedisServer.start(folder / "redis", appendonly=True)
-            self._servers.enter_context(redis)
-            self._here = self._installation.enter_context(installation(kafka, redis, folder / "leadview"))
+            self._stack.enter_context(redis)
+            self._here = self._stack.enter_context(installation(kafka, redis, folder / "leadview"))
         return self._here
 
-    def give_up(self) -> None:
-        """What a trouble has left behind must not be seen in the next one."""
-        self._here = None
-
     def close(self) -> None:
-        with suppress(Exception):  # servers that stand still do not end as they should
-            self._installation.close()
-        self._servers.close()
         self._here = None
+        with suppress(Exception):  # servers that stand still do not end as they should
+            self._stack.close()
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +98,13 @@ def test_every_surface_says_it(stage: Stage, tmp_path: Path, name: str) -> None:
     here = stage.here(row.servers)
     try:
         here.well = here.well or scraped(here, tmp_path, [], WELL)
-        with TROUBLES[name](here):
+        with contextmanager(TROUBLES[name])(here):
             here.wait_for(row)
             during = scraped(here, tmp_path, [here.well], row)
         here.wait_for(WELL)
         here.well = scraped(here, tmp_path, [here.well, during], WELL)
     except BaseException:
-        stage.give_up()
+        stage.close()
         raise
 
 

@@ -84,15 +84,14 @@ def admin(server: RedisServer) -> Iterator[Any]:
         yield admin
 
 
-def grant(admin: Any, user: str, granted: tuple[str, ...]) -> None:
-    """Let a user have these rights and no others. Its connections stay open."""
+def grant(admin: Any, user: str, granted: tuple[str, ...], *, anew: bool = False) -> None:
+    """Let a user have these rights and no others. Its connections stay open, except if it has to begin `anew`: then
+    what is needed for a new connection, and for scripts that the server does not know, is asked for again.
+    """
     admin.execute_command("ACL", "SETUSER", user, "reset", *granted)
-
-
-def disconnect(admin: Any, user: str) -> None:
-    """What is needed for a new connection, and for scripts that the server does not know, is asked for again."""
-    admin.script_flush()
-    admin.execute_command("CLIENT", "KILL", "USER", user)
+    if anew:
+        admin.script_flush()
+        admin.execute_command("CLIENT", "KILL", "USER", user)
 
 
 class Serving(NamedTuple):
@@ -107,12 +106,9 @@ class Serving(NamedTuple):
     def agrees(self) -> bool | None:
         """Returns whether every request is answered, if readiness says the same before and after them; else None."""
         before = self.api.is_ready()
-        serves = self._statuses() == [200, 404, 403]
-        return serves if before == serves == self.api.is_ready() else None
-
-    def _statuses(self) -> list[int]:
         asked = [(self.lead, self.key), (crm.LEAD, self.key), (self.lead, self.other_key)]
-        return [self.api.get(LEADS + lead, key=key).status for lead, key in asked]
+        serves = [self.api.get(LEADS + lead, key=key).status for lead, key in asked] == [200, 404, 403]
+        return serves if before == serves == self.api.is_ready() else None
 
     def is_refused(self) -> bool:
         return any(entry["username"] == API for entry in self.admin.acl_log())
@@ -139,7 +135,7 @@ def test_it_is_ready_exactly_if_it_serves(serving: Serving, right: Right) -> Non
     admin = serving.admin
     grant(admin, API, right.rules)
     assert serving.agrees() is not None, "at once: the connections are those of before"
-    disconnect(admin, API)
+    grant(admin, API, right.rules, anew=True)
     admin.acl_log_reset()
     wait_until(
         lambda: (now := serving.agrees()) or (now is False and serving.is_refused()),
@@ -171,10 +167,6 @@ class Projecting(NamedTuple):
             crm.organization(2 * version + 1, id=crm.OTHER_ORGANIZATION, **other),
         )
 
-    def is_done(self) -> bool:
-        """Is everything written that was published, and are all jobs done?"""
-        return self.leadview._is_settled()
-
     def is_said(self) -> bool:
         """Does every surface say that something is not well?"""
         return (
@@ -183,12 +175,11 @@ class Projecting(NamedTuple):
             and self.leadview.run("status").status == 1
         )
 
-    def is_done_or_said(self) -> bool:
-        return self.is_done() or self.is_said()
-
     def is_well(self) -> bool:
+        """Is everything written that was published, are all jobs done, and does every surface say that all is well?"""
         return (
-            ask(self.port, "/healthz")[0] == 200
+            self.leadview._is_settled()
+            and ask(self.port, "/healthz")[0] == 200
             and metric(self.port, "leadview_projector_problems") == 0
             and self.leadview.run("status").status == 0
         )
@@ -207,18 +198,21 @@ def projecting(server: RedisServer, admin: Any, tmp_path_factory: pytest.TempPat
         projecting.publish(1)
         settings: dict[str, Any] = {"metrics_port": port, "dead_letter_share": 1, **access(PROJECTOR)}
         leadview.start("run", command=IMPATIENT, **settings)
-        wait_until(lambda: projecting.is_done() and projecting.is_well(), "all is well")
+        wait_until(projecting.is_well, "all is well")
         yield projecting
 
 
 @pytest.mark.parametrize("version", [pytest.param(at, id=it.name) for at, it in enumerate(RIGHTS, 2)])
 def test_nothing_says_well_while_nothing_is_written(projecting: Projecting, version: int) -> None:
     right, admin = RIGHTS[version - 2], projecting.admin
-    grant(admin, PROJECTOR, right.rules)
-    disconnect(admin, PROJECTOR)
+    grant(admin, PROJECTOR, right.rules, anew=True)
     projecting.publish(version)
     try:
-        wait_until(projecting.is_done_or_said, "everything is written, or it is said", interval=_LOOK_SECONDS)
+        wait_until(
+            lambda: projecting.leadview._is_settled() or projecting.is_said(),
+            "everything is written, or it is said",
+            interval=_LOOK_SECONDS,
+        )
     finally:
         grant(admin, PROJECTOR, rules(PROJECTOR))
-    wait_until(lambda: projecting.is_done() and projecting.is_well(), "all is well again", interval=_LOOK_SECONDS)
+    wait_until(projecting.is_well, "all is well again", interval=_LOOK_SECONDS)

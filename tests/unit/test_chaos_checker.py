@@ -2,6 +2,7 @@
 not be finished has a verdict as well.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from unittest.mock import Mock
@@ -507,7 +508,7 @@ def test_every_run_ends_with_a_verdict(errors: list[Exception], status: int, lin
 def test_what_was_answered_until_a_run_failed_is_checked() -> None:
     found = history()
     found.answers += [answer(404, 3.5), answer(503, 4.5)]
-    world = Mock(history=found, ports=[1], wrong=[], suspended=0)
+    world = Mock(history=found, ports=[1], wrong=[], done=Counter())
     world.leadview.kafka.bootstrap_servers = "127.0.0.1:1"
     world.leadview.expected.return_value = {}
     world.start.side_effect = ConnectionError("the server is away")

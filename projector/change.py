@@ -114,7 +114,7 @@ def _content(value: bytes) -> bytes:
 def _check_cost(value: bytes) -> None:
     """Raises BadRecord if it would take long to read this value.
 
-    Every step is one pass in C over the bytes, whatever they are. A search for texts with a regular expression is not:
+    All of it is one pass in C over the bytes, whatever they are. A search for texts with a regular expression is not:
     behind a text that never ends, it begins again at each quote.
     """
     marks = value.translate(_MARKS, b"+-")

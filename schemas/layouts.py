@@ -105,7 +105,7 @@ PACKED_LEAD = b"\0"
 BEFORE_PACKED_SUMMARY = b"("
 """With this in place of `{`, the body of a lead begins that is JSON but for its summary."""
 PACKED_SUMMARY = 1 << 23
-"""The place of a contact's summary is its length plus this if it is packed."""
+"""If the summary of a contact is packed, the number at 34 is its length plus this."""
 BODY_OPENING = slice(0, 1)
 """The byte that says what a body is."""
 

@@ -95,7 +95,7 @@ processes = integer("a number of processes", 256)
 port = integer("a port", 65535)
 
 
-def _time(unit: str) -> Callable[[str], float]:
+def _time(unit: str, example: int) -> Callable[[str], float]:
     """Returns the type of a time in this unit, which is finite and not negative."""
 
     def parse(word: str) -> float:
@@ -104,10 +104,10 @@ def _time(unit: str) -> Callable[[str], float]:
         except ValueError:
             found = -1.0
         if not 0 <= found < inf:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {unit}, such as 30")
+            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {unit}, such as {example}")
         return found
 
     return parse
 
 
-seconds, milliseconds = _time("seconds"), _time("milliseconds")
+seconds, milliseconds = _time("seconds", 30), _time("milliseconds", 10)

@@ -1,4 +1,4 @@
-"""What `doctor --url` checks: the rules of the contract's section 1 that can be seen through the gateway in front of
+"""What `doctor --url` checks: the rules of the HTTP API that can be seen through the gateway in front of
 the API, with requests as its clients send them.
 
 One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is repaired. If several rules could

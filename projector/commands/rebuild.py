@@ -207,8 +207,8 @@ def _left(replayed: Progress, rate: float) -> str:
 
 def _yielding(pacer: Pacer) -> str:
     if pacer.pause:
-        return f", pausing {pacer.pause * 1000:.0f} ms per batch for the API"
-    return ", in small batches for the API" if pacer.yields else ""
+        return f", pausing {pacer.pause * 1000:.0f} ms per slice for the API"
+    return ", in small slices for the API" if pacer.yields else ""
 
 
 async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:

@@ -190,7 +190,7 @@ class Unpacker:
         self.histories: Mapping[str, int] = {}
         """Which history of each topic is read now; 0 for those that are absent (`Record.history`)."""
         self.leader_epochs: dict[tuple[str, int], int] = {}
-        """The leader epoch of the last batch that was unpacked of each partition."""
+        """The leader epoch of the last record batch that was unpacked of each partition."""
         self.begin()
 
     def begin(self) -> None:

@@ -358,7 +358,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Seek each partition (None: earliest). Returns the offsets used. Raises Unavailable.
 
         An offset that the partition does not contain is logged, and the earliest one is used instead. `leader_epochs`
-        are those of the batches before these offsets, as far as they are known.
+        are those of the record batches before these offsets, as far as they are known.
         """
         if wide := [topic for topic, number in offsets if number >= MAX_PARTITIONS]:
             raise Refused(f"topic {wide[0]} has more than {MAX_PARTITIONS:,} partitions, which Leadview cannot read")
@@ -375,8 +375,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         return used
 
     def leader_epoch(self, partition: Partition) -> int:
-        """Returns the epoch of the leader that has written the last batch that was polled; `UNKNOWN_EPOCH` if it is not
-        known.
+        """Returns the epoch of the leader that has written the last record batch that was polled; `UNKNOWN_EPOCH` if it
+        is not known.
         """
         return self._unpacker.leader_epochs.get(partition, UNKNOWN_EPOCH)
 

@@ -267,12 +267,12 @@ class _EpochsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
 class _EpochsRequest(Request[_EpochsRequest_v3]):  # type: ignore[misc]
     API_KEY = 23
 
-    def __init__(self, epochs: Mapping[Partition, int]) -> None:
-        self._epochs = epochs
+    def __init__(self, leader_epochs: Mapping[Partition, int]) -> None:
+        self._leader_epochs = leader_epochs
 
     def build(self, request_struct_class: Any) -> Any:
         topics: dict[str, list[tuple[int, int, int]]] = {}
-        for partition, epoch in self._epochs.items():
+        for partition, epoch in self._leader_epochs.items():
             topics.setdefault(partition.topic, []).append((partition.partition, _NO_EPOCH_CHECK, epoch))
         return request_struct_class(_ANY_REPLICA, list(topics.items()))
 
@@ -291,13 +291,13 @@ async def present(client: Any, names: Collection[str]) -> list[Topic]:
     return [_topic(name, described.get(name), None) for name in names]
 
 
-async def forks(client: Any, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+async def forks(client: Any, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
     """Returns how far the log of each partition is one that was read from a leader with this epoch.
 
     Partitions of which the brokers do not say it are left out. Raises Unavailable, also while one has no leader.
     """
     by_leader: dict[int, dict[Partition, int]] = {}
-    for partition, epoch in epochs.items():
+    for partition, epoch in leader_epochs.items():
         leader = client.cluster.leader_for_partition(TopicPartition(*partition))
         by_leader.setdefault(-1 if leader is None else leader, {})[partition] = epoch
     found: dict[Partition, Fork] = {}

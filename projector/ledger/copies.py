@@ -247,8 +247,8 @@ async def _scanned(store: Store) -> set[bytes]:
 async def _begin(store: Store) -> None:
     """Begin the first record, in the home copy. The other shards get their copies by `_repair`.
 
-    All programs that wrote or deleted before Redis was emptied lose their connections first: a batch that is still
-    under way would otherwise write, delete or cover something that this record does not know of. What such batches have
+    All programs that wrote or deleted before Redis was emptied lose their connections first: a session that is still
+    open would otherwise write, delete or cover something that this record does not know of. What such sessions have
     written into the empty Redis is dropped under the new record. It is not deleted here: if another program has begun a
     record meanwhile, it may be what that record serves.
     """

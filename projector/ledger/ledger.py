@@ -224,10 +224,10 @@ class Ledger:
     ) -> Checkpointed:
         """Store the advanced positions and these dead letters, after the writes that they cover.
 
-        On a cluster they are stored in every shard, then in the home copy, with the dead letters. A position is the
-        lowest one of all copies, so none moves before all of them have accepted it. Raises Unavailable also if Redis
-        restarted or failed over since the session was opened: writes before that may be missing, although the positions
-        are not lower.
+        On a cluster they are stored in all other copies, then, with the dead letters, in the home copy. A position is
+        the lowest one of all copies, so none moves before all of them have accepted it. Raises Unavailable also if
+        Redis restarted or failed over since the session was opened: writes before that may be missing, although the
+        positions are not lower.
         """
         others = session.incarnations.keys() - {names.HOME}
         commands = [self._checkpoint(session, tag, advances) for tag in others]

@@ -132,14 +132,15 @@ class Batch:
         self.guard = guard
         self._acceptance = acceptance
         self.left = most
+        """How many more records it may take in; below 0 if the last poll had more."""
         self._began = time.monotonic()
         self._lacks_head = False
         """Whether the last slice ended because the head of the next record's document has not arrived yet."""
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
         """Of this poll: the earliest time of an event."""
-        self.ends: dict[Partition, int] = {}
-        """The offset behind the last record of each partition."""
+        self.last: dict[Partition, Record] = {}
+        """The last record of each partition."""
         self.applied = Applied()
         self.dead_letters: list[DeadLetter] = []
         self.stopped: LineStopped | None = None
@@ -232,7 +233,7 @@ class Batch:
         if self.stopped:
             raise self.stopped
         self.left -= size
-        self.ends |= {partition: records[-1].next_offset for partition, records in polled.items()}
+        self.last |= {partition: records[-1] for partition, records in polled.items()}
         oldest, self._oldest = self._oldest, None
         if oldest is not None:
             self.freshness = max(self.freshness or 0.0, time.time() - oldest / 1000)
@@ -254,12 +255,16 @@ class Batch:
         halt = msgspec.structs.replace(stopped.halt, bad=len(found), ranges=_ranges(found))
         self.stopped = LineStopped(halt, stopped.bad)
 
+    def ends(self) -> dict[Partition, int]:
+        """Returns the offset behind the last record of each partition."""
+        return {partition: record.next_offset for partition, record in self.last.items()}
+
     def advances(self, positions: Mapping[Partition, int]) -> dict[Partition, Advance]:
         """Returns by how much each partition advances, from its present position."""
         now = int(time.time() * 1000)
         return {
             partition: Advance(positions[partition], Position(end, self._event_times.get(partition, 0), now))
-            for partition, end in self.ends.items()
+            for partition, end in self.ends().items()
             if partition in positions  # it may have been revoked meanwhile
         }
 

@@ -159,7 +159,7 @@ class Line:
 
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         """Map these records and those of the next milliseconds, write them, and store the positions after all of them.
-        Whatever fails before that, all of them are read again.
+        Whatever fails before that, no position covers them, and all of them are read again.
         """
         batch = Batch(self._guard.fork(), self._accepted.find, self._batch_records)
         while polled:
@@ -169,11 +169,10 @@ class Line:
             if await self._accepted.include_any(batch.counted):
                 self._positions.reset()
                 return
-            self._unknown_fields.look(polled, time.monotonic())
             if not batch.takes_more:
                 break
             polled = await self._source.more(batch.left, batch.wait)
-            if await self._start_over_if_history_was_lost(polled, batch.ends):
+            if await self._start_over_if_history_was_lost(polled, batch.ends()):
                 return
         dead_letters = await without_deleted(self._store, batch.dead_letters)
         if self._act_on(await self._positions.cover(batch.advances(self._positions.offsets), dead_letters)):
@@ -181,6 +180,7 @@ class Line:
             self.health.advanced()
             self._metrics.batch(batch.applied, len(batch.dead_letters), batch.seconds, batch.freshness)
             _report(dead_letters)
+            self._unknown_fields.look(batch.last, time.monotonic())
             await erase_late(self._store, dead_letters)
 
     async def _write(self, polled: dict[Partition, list[Record]], batch: Batch) -> None:

@@ -1,6 +1,6 @@
 """What a line counts. What it has not applied yet is measured from outside of it (`projector/operate`)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -76,10 +76,10 @@ class UnknownFields:
             for fields in (KNOWN, UNKNOWN):
                 SAMPLED.labels(topic, fields)
 
-    def look(self, polled: Mapping[Partition, Sequence[Record]], now: float) -> None:
-        """Look at the last record of each partition in a poll. `now` is in seconds, from any beginning."""
-        for partition, records in polled.items():
-            if now < self._next[partition.topic] or not records[-1].value or len(records[-1].value) > _MAX_SAMPLE_BYTES:
+    def look(self, last: Mapping[Partition, Record], now: float) -> None:
+        """Look at the last record of each partition in a batch. `now` is in seconds, from any beginning."""
+        for partition, record in last.items():
+            if now < self._next[partition.topic] or not record.value or len(record.value) > _MAX_SAMPLE_BYTES:
                 continue
             self._next[partition.topic] = now + _SAMPLE_SECONDS
-            SAMPLED.labels(partition.topic, UNKNOWN if has_unknown_fields(records[-1]) else KNOWN).inc()
+            SAMPLED.labels(partition.topic, UNKNOWN if has_unknown_fields(record) else KNOWN).inc()

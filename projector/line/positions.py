@@ -213,7 +213,7 @@ class Positions:
     async def cover(
         self, advances: Mapping[Partition, Advance], dead_letters: Sequence[DeadLetter] = ()
     ) -> Checkpointed:
-        """Store new positions, with the ids of the topics and the epochs of the leaders, together with these dead
+        """Store new positions, with the ids of the topics and the leader epochs, together with these dead
         letters.
         """
         advances = {at: Advance(it.expected, self._whole(at, it.position)) for at, it in advances.items()}

@@ -2,9 +2,9 @@
 
 To promote and to roll back change one pointer in Redis. To drop frees the memory of a generation.
 
-A writer that stands still in the middle of a batch could write after the keys were deleted. Therefore that begins only
-when every writer has acknowledged the present control record, or has lost its connections: then it cannot continue its
-batch (`projector/redis/servers.py`).
+A writer that stands still in the middle of a session could write after the keys were deleted. Therefore that begins
+only when every writer has acknowledged the present control record, or has lost its connections: then it cannot continue
+its session (`projector/redis/servers.py`).
 
 The sweep is a writer itself: it deletes in sessions, so it cannot continue over a connection that was opened after the
 record has changed. The keys of a generation are in many slots, so no script can compare the control record while it

@@ -72,12 +72,12 @@ class ReplicationEpoch:
         self.opened += 1
         self._fenced = self.opened
 
-    async def check(self, number: int, replication_epoch: int | None, fence: Fence | None) -> None:
+    async def check(self, connection_number: int, replication_epoch: int | None, fence: Fence | None) -> None:
         """Check that a session may use the connection with this number. Raises Unavailable."""
-        is_later = fence is not None and (number > fence.opened or fence.opened < self._fenced)
-        if fence is not None and is_later and number not in fence.confirmed:
+        is_later = fence is not None and (connection_number > fence.opened or fence.opened < self._fenced)
+        if fence is not None and is_later and connection_number not in fence.confirmed:
             await fence.confirm()
-            fence.confirmed.add(number)
+            fence.confirmed.add(connection_number)
         if replication_epoch not in (None, self.number):
             raise Unavailable("Redis: it restarted or failed over while a batch was being written")
 

@@ -1,4 +1,5 @@
-"""Redis, as the projector uses it: scripts and plain commands in pipelines, what its servers are like, jobs.
+"""Redis, as the projector uses it: it runs scripts and plain commands in pipelines, says what the servers are like,
+and adds jobs.
 
 Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as the projector's own
 Unavailable. The commands may or may not have been executed. It is safe to repeat them, because every write compares
@@ -235,7 +236,7 @@ class Store:
         return found
 
     async def close_all_writers(self) -> None:
-        """Close the connections of all programs that write, also of this one: no batch that any of them has under way
+        """Close the connections of all programs that write, also of this one: no session of any of them
         continues unless the control record is still the same (`projector/redis/servers.py`). Raises Unavailable.
         """
         # Redis does not close the connection that asks it to close the others.

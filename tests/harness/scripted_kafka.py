@@ -33,7 +33,7 @@ class ScriptedKafka:
         self.ends: dict[Partition, int] = {}
         """Where a partition ends, if markers follow on its last record."""
         self.ids: dict[str, str] = {}
-        self.epochs: dict[Partition, int] = {}
+        self.leader_epochs: dict[Partition, int] = {}
         self._forks: dict[Partition, Fork] = {}
         self._was_cut_off = False
         self.accepted: dict[Partition, Accepted] = {}
@@ -87,7 +87,7 @@ class ScriptedKafka:
     def cut_off(self, partition: Partition, offset: int, epoch: int) -> None:
         """A new leader, in this epoch, has no record from this offset on."""
         self.records[partition] = [record for record in self.records[partition] if record.offset < offset]
-        self._forks[partition], self.epochs[partition] = Fork(offset, self.epochs[partition]), epoch
+        self._forks[partition], self.leader_epochs[partition] = Fork(offset, self.leader_epochs[partition]), epoch
         self._was_cut_off = True
 
     def sought(self, partition: Partition) -> list[int | None]:
@@ -140,7 +140,7 @@ class ScriptedKafka:
             self.offsets.pop(partition, None)
 
     async def seek(
-        self, offsets: Mapping[Partition, int | None], _epochs: Mapping[Partition, int] | None = None
+        self, offsets: Mapping[Partition, int | None], _leader_epochs: Mapping[Partition, int] | None = None
     ) -> dict[Partition, int]:
         self._seeks.append(offsets)
         used = {at: offset if offset is not None and offset <= self.end(at) else 0 for at, offset in offsets.items()}
@@ -151,13 +151,13 @@ class ScriptedKafka:
         return self.offsets.get(partition)
 
     def leader_epoch(self, partition: Partition) -> int:
-        return self.epochs.get(partition, UNKNOWN_EPOCH)
+        return self.leader_epochs.get(partition, UNKNOWN_EPOCH)
 
     async def topic_ids(self) -> dict[str, str]:
         return dict(self.ids)
 
-    async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
-        return {at: fork for at, fork in self._forks.items() if at in epochs}
+    async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+        return {at: fork for at, fork in self._forks.items() if at in leader_epochs}
 
     async def was_cut_off(self) -> bool:
         was, self._was_cut_off = self._was_cut_off, False

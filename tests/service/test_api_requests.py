@@ -1,4 +1,4 @@
-"""Contract section 1, on real sockets: the checks in the order of its table, headers, HEAD, CORS, ETags, request ids,
+"""The HTTP API on real sockets: the checks in the order of its table, headers, HEAD, CORS, ETags, request ids,
 and the pages that need no key."""
 
 import re

@@ -78,7 +78,7 @@ def test_a_first_organization(leadview: Leadview) -> None:
 
 
 def test_the_life_of_a_lead(leadview: Leadview) -> None:
-    """Every row of the contract's tables that an event can bring about, in the order in which a life brings them."""
+    """Every row of the tables of answers that an event can bring about, in the order in which a life brings them."""
     publish, lead, contact = leadview.publish, LEADS + LEAD, CONTACTS + CONTACT
     leadview.start("run")
     wait_until(leadview.is_served, "the projector has begun")

@@ -478,7 +478,7 @@ async def test_records_from_before_the_position_start_over(projection: Projectio
 async def test_a_partition_that_was_cut_off_is_read_again_from_there(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    kafka.epochs[LEADS] = 3
+    kafka.leader_epochs[LEADS] = 3
     async with running(projection, kafka) as it:
         await it.applies(*leads(5))
         kafka.cut_off(LEADS, 2, epoch=4)
@@ -670,7 +670,7 @@ async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothi
     projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The epoch of the new leader beside the position would say that all before it is what that leader has."""
-    kafka.epochs[LEADS] = 3
+    kafka.leader_epochs[LEADS] = 3
     async with running(projection, kafka) as it:
         await it.applies(*leads(5))
     monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)

@@ -207,6 +207,17 @@ async def test_records_that_were_published_again_are_decoded_but_not_sent(projec
     assert (batch.applied.stale, [letter.offset for letter in batch.dead_letters]) == (1, [6])
 
 
+async def test_a_position_keeps_the_time_of_the_last_good_record(projection: Projection) -> None:
+    """Also if a later poll of the batch has bad records only."""
+    control.write(projection.client)
+    batch = Batch(BadRecordGuard(10, 10))
+    with await projection.writing.sessions.open() as session:
+        for record in (crm.lead(1, seconds=5).record(0), crm.lead(1, stage="none", seconds=7).record(1)):
+            await batch.write({LEADS: [record]}, session, projection.store, Pacer())
+    position = batch.advances({LEADS: 0})[LEADS].position
+    assert (position.offset, position.event_time) == (2, crm.at_ms(5))
+
+
 @pytest.mark.parametrize("are_lost", [pytest.param(False, id="they arrive"), pytest.param(True, id="they are lost")])
 async def test_records_are_left_out_while_later_heads_are_on_their_way(
     redis_server: RedisService, are_lost: bool

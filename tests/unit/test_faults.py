@@ -351,10 +351,10 @@ def test_one_record_of_each_topic_in_a_second_is_counted() -> None:
     sample = UnknownFields([LEADS.topic, CONTACTS.topic])
     assert (counted(LEADS.topic), counted(CONTACTS.topic)) == ((0, 0), (0, 0)), "they begin with 0"
     known, unknown = crm.lead().record(), crm.lead(event_typ_key="x").record()
-    sample.look({LEADS: [known, unknown], CONTACTS: [crm.contact().record()]}, 100.0)
-    sample.look({LEADS: [known], Partition("crm.leads", 1): [unknown]}, 100.9)
+    sample.look({LEADS: unknown, CONTACTS: crm.contact().record()}, 100.0)
+    sample.look({LEADS: known, Partition("crm.leads", 1): unknown}, 100.9)
     assert (counted(LEADS.topic), counted(CONTACTS.topic)) == ((0, 1), (1, 0))
-    sample.look({LEADS: [known]}, 101.0)
+    sample.look({LEADS: known}, 101.0)
     assert counted(LEADS.topic) == (1, 1)
 
 
@@ -364,9 +364,9 @@ def test_what_takes_long_or_has_no_fields_is_left_out() -> None:
     large = crm.lead(colour="red", referrer="x" * 17_000).record()
     unread = Record("crm.leads", 0, 0, 0, b"", None, (), resources.LEAD, Fault("unreadable_batch"))
     for record in (large, unread, crm.tombstone(resources.LEAD).record()):
-        sample.look({LEADS: [record]}, 100.0)
+        sample.look({LEADS: record}, 100.0)
     assert counted(LEADS.topic) == (0, 0)
-    sample.look({LEADS: [msgspec.structs.replace(large, value=b"no JSON")]}, 100.0)
+    sample.look({LEADS: msgspec.structs.replace(large, value=b"no JSON")}, 100.0)
     assert counted(LEADS.topic) == (1, 0), "a bad record has a dead letter, and counts once"
 
 

@@ -1,5 +1,5 @@
 """What `python -m docs.generate` writes: the committed files are up to date, and each example is what its page says.
-The OpenAPI document is complete against the contract's table, and its examples fit its own schemas (`make lint` finds
+The OpenAPI document is complete against the table of errors, and its examples fit its own schemas (`make lint` finds
 what is not valid, or declared and not used). Pages show no figure that `make bench` did not print.
 """
 

@@ -1,6 +1,6 @@
 """What Redis holds of an entity, an organization or a key, and the first check of the API that refuses it.
 
-The checks are the rows of the contract's table of HTTP answers, as `api/redis/lua/serve.lua` makes them for each
+The checks are the rows of the table in `api/documents.py`, as `api/redis/lua/serve.lua` makes them for each
 request. Nothing here contains or returns a key. Every read may raise Refused if Redis is empty, and Unavailable.
 """
 
@@ -105,7 +105,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def answer(self) -> tuple[str, int, str]:
-        """The row of the contract's table of HTTP answers (`-` for the last one), the status and the error."""
+        """The row of the table in `api/documents.py` (`-` for the last one), the status and the error."""
         return _ANSWERS[self.check]
 
 

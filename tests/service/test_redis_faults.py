@@ -6,7 +6,6 @@ after   the right answer again, without a restart of the program
 """
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
-from devstack.redis_server import RedisServer
+from devstack.redis_server import RedisServer, installed_redis
 from leadview.redis.access import access
 from leadview.redis.connection import pack
 from projector.redis.servers import Node, ReplicationEpoch, all_of
@@ -314,7 +313,7 @@ def over_tls(directory: Path, kind: str, pair: Certificate) -> Iterator[tuple[st
     """A cluster, or a Sentinel with the master that it names, where programs find nothing without TLS. Yields the URL,
     and clients of the server and of the Sentinel, for which their passwords (`first`) do not matter.
     """
-    program, (certificate, key) = shutil.which("redis-server"), pair
+    program, (certificate, key) = installed_redis(), pair
     if program is None:
         not_available("TLS needs a redis-server that was built with it")
     port, of_sentinel, plain = free_port(), free_port(), free_port()

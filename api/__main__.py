@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from api.errors import CannotListen
 from api.exporter import serve_metrics
 from api.server import listen, serve
 from leadview import logs, metrics_port
@@ -44,7 +43,7 @@ def main(words: Sequence[str] | None = None, program: str = "python -m api") -> 
     logs.configure(settings.log_level)
     try:
         return _run(settings)
-    except CannotListen as error:
+    except metrics_port.CannotListen as error:
         logger.error(str(error))  # noqa: TRY400 - the message says it all
         return FAILURE
 

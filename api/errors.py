@@ -18,8 +18,6 @@ ApiError
 ├── Unavailable            503: Redis cannot be used (leadview/redis/errors.py), or this worker ends; retry later
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
-
-CannotListen               no response: the API cannot start
 """
 
 from typing import ClassVar
@@ -139,16 +137,3 @@ class Rebuilding(Unavailable):
         "`retry_after` seconds."
     )
     retry_after = 5
-
-
-class CannotListen(Exception):
-    """The API cannot start: it or its metrics cannot listen on their address and port. The message is for operators: it
-    names the setting and says what to do.
-    """
-
-    def __init__(self, host: str, port: int, error: OSError, setting: str) -> None:
-        """`setting` is the common prefix of both settings' names, such as `LEADVIEW_API`."""
-        super().__init__(
-            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the process that uses it, or choose "
-            f"another address with {setting}_HOST and {setting}_PORT."
-        )

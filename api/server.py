@@ -12,7 +12,6 @@ from uvicorn.supervisors import Multiprocess
 
 from api.app import Api
 from api.edge import MAX_CONNECTIONS, RECEIVE_BUFFER, SEND_BUFFER, Edge
-from api.errors import CannotListen
 from leadview import logs, metrics_port
 from schemas.settings import ApiSettings
 
@@ -23,10 +22,7 @@ _OTHER_FILES = 128
 
 def listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket. Raises CannotListen."""
-    try:
-        listener = metrics_port.listen(host, port, BACKLOG)
-    except OSError as error:
-        raise CannotListen(host, port, error, "LEADVIEW_API") from error
+    listener = metrics_port.listen(host, port, "LEADVIEW_API_HOST and LEADVIEW_API_PORT", BACKLOG)
     # What the kernel holds for each connection: how much, and for how long if the client takes nothing of it.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER // 2)  # the kernel doubles these
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER // 2)

@@ -21,6 +21,7 @@ import orjson
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 MAX_CONNECTIONS = 32
+_OPTIONS = "LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT"
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,25 @@ def responds() -> Health:
     return Health(True, {"status": "ok"})
 
 
-def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
+class CannotListen(OSError):
+    """Nothing can be served at an address and port. The message is for operators."""
+
+
+def listen(host: str, port: int, options: str = _OPTIONS, backlog: int | None = None) -> socket.socket:
     """Returns a listening socket. `::` is every address, of IPv4 too, and of IPv4 alone where the system has no IPv6.
-    Raises OSError.
+    `options` are the names of what chooses the address and port. Raises CannotListen.
     """
-    every = host == "::"
-    if every and not socket.has_dualstack_ipv6():
-        host, every = "0.0.0.0", False  # noqa: S104 - as the setting says
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-    return socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=every)
+    address, dual = host, host == "::"
+    if dual and not socket.has_dualstack_ipv6():
+        address, dual = "0.0.0.0", False  # noqa: S104 - as the setting says
+    try:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((address, port), family=family, backlog=backlog, dualstack_ipv6=dual)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the program that uses this port, or "
+            f"choose another one with {options}."
+        ) from error
 
 
 def url(host: str, port: int) -> str:
@@ -77,7 +88,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         """`health` and `live` are called in threads of this server. The oldest connection is closed if there are more
-        than `max_connections`. Raises OSError if the server cannot listen.
+        than `max_connections`. Raises CannotListen.
         """
         self._metrics = make_wsgi_app(registry)
         self._answers = {"/healthz": health, "/livez": live}

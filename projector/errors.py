@@ -87,14 +87,6 @@ class Refused(ProjectorError):
     """A command cannot be carried out. The message is for the operator."""
 
 
-def cannot_listen(host: str, port: int, error: OSError, options: str) -> Refused:
-    """Returns what an operator is told if a port is not free. `options` are the names of what chooses another one."""
-    return Refused(
-        f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the program that uses this port, or choose "
-        f"another one with {options}."
-    )
-
-
 class Conflict(Refused):
     """The control record has changed since it was read."""
 

@@ -20,7 +20,7 @@ from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
 from projector.console.feed import Feed, Sampler
-from projector.errors import Refused, cannot_listen
+from projector.errors import Refused
 from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -84,9 +84,9 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     api = load(ApiSettings, os.environ)
     tokens, url = checked_tokens(arguments, api), metrics_port.url(arguments.host, arguments.port)
     try:
-        listening = metrics_port.listen(arguments.host, arguments.port)
-    except OSError as error:
-        raise cannot_listen(arguments.host, arguments.port, error, "--port and --host") from error
+        listening = metrics_port.listen(arguments.host, arguments.port, "--port and --host")
+    except metrics_port.CannotListen as error:
+        raise Refused(str(error)) from error
     feed, store, acting = Feed(), Store(settings), Store(settings)
     actions = Actions(acting, settings) if arguments.allow_actions else None
     explainer = Explainer(acting, settings, api)

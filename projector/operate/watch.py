@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from leadview.instruments import family
-from leadview.metrics_port import Health, MetricsServer, responds
-from projector.errors import cannot_listen
+from leadview.metrics_port import CannotListen, Health, MetricsServer, responds
+from projector.errors import Refused
 from projector.ledger.breaks import BREAKS
 from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
@@ -181,11 +181,10 @@ def metrics_port(
     if settings.metrics_port is None:
         yield
         return
-    host, port = settings.metrics_host, settings.metrics_port
     try:
-        server = MetricsServer(host, port, registry, health, live=live)
-    except OSError as error:
-        raise cannot_listen(host, port, error, "LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT") from error
+        server = MetricsServer(settings.metrics_host, settings.metrics_port, registry, health, live=live)
+    except CannotListen as error:
+        raise Refused(str(error)) from error
     try:
         yield
     finally:

@@ -17,9 +17,6 @@ from leadview.redis.errors import AddressError
 from schemas.settings import ApiSettings, SettingsError, effective, load
 from schemas.version import VERSION
 
-USAGE_ERROR = 2
-FAILURE = 1
-
 logger = logging.getLogger("api")
 
 
@@ -39,13 +36,13 @@ def main(words: Sequence[str] | None = None, program: str = "python -m api") -> 
         access(settings)  # raises before any worker starts
     except (SettingsError, AddressError) as error:
         print(error, file=sys.stderr)
-        return USAGE_ERROR
+        return 2
     logs.configure(settings.log_level)
     try:
         return _run(settings)
     except metrics_port.CannotListen as error:
         logger.error(str(error))  # noqa: TRY400 - the message says it all
-        return FAILURE
+        return 1
 
 
 def _run(settings: ApiSettings) -> int:

@@ -9,7 +9,6 @@ from typing import get_args
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from api.errors import CannotListen
 from api.metrics import Counters, read_snapshots
 from leadview.instruments import family, histogram_family, new_registry
 from leadview.metrics_port import Health, MetricsServer
@@ -55,10 +54,7 @@ def serve_metrics(host: str, port: int, snapshots: Path) -> MetricsServer:
     """Serve the metrics of all workers. Raises CannotListen."""
     registry, collector = new_registry("api"), WorkersCollector(snapshots)
     registry.register(collector)
-    try:
-        return MetricsServer(host, port, registry, collector.health)
-    except OSError as error:
-        raise CannotListen(host, port, error, "LEADVIEW_METRICS") from error
+    return MetricsServer(host, port, registry, collector.health)
 
 
 def _requests(workers: list[Counters]) -> Metric:

@@ -167,6 +167,7 @@ AREAS = (
         (
             "unit/settings",
             "service/api_connection",
+            "service/api_outages",
             "service/redis_faults",
             "service/redis_cluster",
         ),

@@ -271,7 +271,7 @@ async def rollback(store: Store) -> Flip:
 def complete_former(record: ControlRecord) -> GenerationId:
     """Returns the generation that a rollback returns to. Raises Refused if there is none."""
     former = record.state.previous
-    if former is None or former not in record.state.written:
+    if former not in record.state.written:
         raise Refused("There is no former generation to return to: it was dropped, or nothing was ever promoted.")
     if not record.is_complete(former):
         raise Refused(

@@ -12,7 +12,7 @@ from schemas import names
 from schemas.settings import ProjectorSettings
 
 _BACKLOG_RECORDS = 1000
-"""If a poll returns so many records, they have waited. Without a backlog, it returns those of a few milliseconds."""
+"""If a poll returns this many, they have waited. Without a backlog, it returns those of a few milliseconds."""
 _PATIENCE_SECONDS = 60.0
 # A replay runs at full rate after 5 seconds without API traffic. Requests that resume are noticed half a second later.
 _IDLE_SECONDS, _REFRESH_SECONDS = 5.0, 0.5

@@ -145,9 +145,8 @@ class CaughtUp(Struct):
 
 
 class Beat(Struct, frozen=True):
-    """A probe was answered: so many records are still to be applied, of those that Kafka had when the last fault ended.
-
-    `behind` is None if something was not there: Redis, Kafka, or the recent heartbeat of a projector.
+    """A probe was answered: `behind` is how many records are still to be applied, of those that Kafka had when the last
+    fault ended. It is None if something was not there: Redis, Kafka, or the recent heartbeat of a projector.
     """
 
     at: float

@@ -11,6 +11,7 @@ import pytest
 
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
+from projector.errors import Unavailable
 from projector.kafka.reader import open_reader
 from projector.ledger.control import NO_ID
 from projector.ledger.writers import writing
@@ -195,6 +196,26 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
             await eventually(lambda: int(client.get(names.AS_OF)) >= published_at, "it has moved on")
             stop.set()
             await sampling
+
+
+async def test_a_kafka_that_is_not_there_at_first(kafka: Kafka, topic_prefix: str, own_redis: RedisServer) -> None:
+    """A reader that could not be started is replaced by another one."""
+    Topics(kafka, topic_prefix).create(1)
+    with faulty_proxy(int(kafka.bootstrap_servers.rpartition(":")[2])) as proxy:
+        brokers = f"127.0.0.1:{proxy.port}"
+        settings = ProjectorSettings(
+            redis_url=own_redis.url, kafka_bootstrap_servers=brokers, topic_prefix=topic_prefix
+        )
+        async with writing(settings, "run") as here:
+            await control.complete(here.store)
+            sampler = DataAsOf(settings, here)
+            proxy.faults = Faults(refusing=True)
+            with pytest.raises(Unavailable):
+                await sampler._turn()
+            proxy.faults = Faults()
+            await sampler._turn()
+            assert sampler._latest
+            await sampler._close()
 
 
 async def test_what_is_stored(projection: Projection) -> None:

@@ -84,12 +84,12 @@ def admin(server: RedisServer) -> Iterator[Any]:
         yield admin
 
 
-def grant(admin: Any, user: str, granted: tuple[str, ...], *, anew: bool = False) -> None:
-    """Let a user have these rights and no others. Its connections stay open, except if it has to begin `anew`: then
+def grant(admin: Any, user: str, granted: tuple[str, ...], *, reconnect: bool = False) -> None:
+    """Let a user have these rights and no others. Its connections stay open, except with `reconnect`: then
     what is needed for a new connection, and for scripts that the server does not know, is asked for again.
     """
     admin.execute_command("ACL", "SETUSER", user, "reset", *granted)
-    if anew:
+    if reconnect:
         admin.script_flush()
         admin.execute_command("CLIENT", "KILL", "USER", user)
 
@@ -135,7 +135,7 @@ def test_it_is_ready_exactly_if_it_serves(serving: Serving, right: Right) -> Non
     admin = serving.admin
     grant(admin, API, right.rules)
     assert serving.agrees() is not None, "at once: the connections are those of before"
-    grant(admin, API, right.rules, anew=True)
+    grant(admin, API, right.rules, reconnect=True)
     admin.acl_log_reset()
     wait_until(
         lambda: (now := serving.agrees()) or (now is False and serving.is_refused()),
@@ -205,7 +205,7 @@ def projecting(server: RedisServer, admin: Any, tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize("version", [pytest.param(at, id=it.name) for at, it in enumerate(RIGHTS, 2)])
 def test_nothing_says_well_while_nothing_is_written(projecting: Projecting, version: int) -> None:
     right, admin = RIGHTS[version - 2], projecting.admin
-    grant(admin, PROJECTOR, right.rules, anew=True)
+    grant(admin, PROJECTOR, right.rules, reconnect=True)
     projecting.publish(version)
     try:
         wait_until(

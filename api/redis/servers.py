@@ -18,8 +18,8 @@ from typing import Any
 from msgspec import Struct
 
 from leadview.background import keep
-from leadview.redis import cluster
 from leadview.redis.access import Address, Sentinels, SlotMap, location
+from leadview.redis.cluster import Primaries
 from leadview.redis.connection import Connection, connect, pack
 from leadview.redis.errors import (
     Busy,
@@ -470,19 +470,19 @@ class Cluster(Servers):
         """`timeout` and `max_in_flight` apply to each link."""
         super().__init__(timeout)
         self._max_in_flight = max_in_flight
-        self._cluster = cluster.Cluster(slot_map, self._open, self._drop)
-        self.links = self._cluster.nodes.values()  # a view: always those of now
+        self._primaries = Primaries(slot_map, self._open, self._drop)
+        self.links = self._primaries.nodes.values()  # a view: always those of now
         self._running: dict[Link, Task[None]] = {}
         self._tasks: TaskGroup  # of `run`, which reads the map that names the first nodes
         self._map_attempted = asyncio.Event()
 
     @property
     def map_version(self) -> int:
-        return self._cluster.version
+        return self._primaries.version
 
     def link(self, tag: bytes) -> Link:
         slot = names.tag_slot(tag)
-        return self._cluster.owners[slot] or self._cluster.owner(slot)
+        return self._primaries.owners[slot] or self._primaries.owner(slot)
 
     async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:
         if isinstance(error, Redirected):
@@ -491,11 +491,11 @@ class Cluster(Servers):
                 await asyncio.sleep(_TRYAGAIN_PAUSE_SECONDS)
                 return self.link(tag), False
             if error.moved:
-                self._cluster.outdated.set()
-            link = self._cluster.node(host)
+                self._primaries.outdated.set()
+            link = self._primaries.node(host)
             await link.first_attempt()
             return link, error.asking
-        self._cluster.outdated.set()  # CLUSTERDOWN, READONLY and the like
+        self._primaries.outdated.set()  # CLUSTERDOWN, READONLY and the like
         raise error
 
     async def run(self) -> None:
@@ -506,7 +506,7 @@ class Cluster(Servers):
                     await asyncio.sleep(_MAP_PAUSE_SECONDS)
                     await self._wait_until_outdated()
         finally:
-            await self._cluster.close()
+            await self._primaries.close()
 
     async def first_attempt(self) -> None:
         await self._map_attempted.wait()
@@ -515,7 +515,7 @@ class Cluster(Servers):
     async def _update(self) -> None:
         """Read the slot map, open links to new primaries, and close the links to nodes that are no longer primaries."""
         try:
-            await self._cluster.read()
+            await self._primaries.read()
         except Unavailable as error:
             if not self._map_attempted.is_set():
                 logger.warning("the slot map of the Redis Cluster cannot be read", extra={"reason": str(error)})
@@ -527,7 +527,7 @@ class Cluster(Servers):
         while all(link.connected for link in self.links) and self.links:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_SECONDS):
-                    await self._cluster.outdated.wait()
+                    await self._primaries.outdated.wait()
                     return
 
     def _open(self, address: Address) -> Link:

@@ -110,7 +110,7 @@ ROWS: dict[str, Row] = {
         alerts=("Problem",),
     ),
     "all projectors have another prefix": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this command",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),
@@ -123,7 +123,7 @@ ROWS: dict[str, Row] = {
         alerts=("Problem",),
     ),
     "all projectors have another prefix, and may not see such topics": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this command; `/healthz`: topics …: "
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program; `/healthz`: topics …: "
         "this user may not read it",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),

@@ -17,7 +17,7 @@ from schemas.redis_url import Host
 N = TypeVar("N")
 
 
-class Cluster(Generic[N]):
+class Primaries(Generic[N]):
     """The primaries, as the slot map said it last."""
 
     def __init__(self, slot_map: SlotMap, opened: Callable[[Address], N], dropped: Callable[[N], None]) -> None:

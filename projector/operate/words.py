@@ -181,7 +181,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 page,
             )
         case problem.OtherSettings(programs, setting, theirs, others, alone):
-            where = "this command" if alone else "others"
+            where = "this program" if alone else "others"
             return (
                 f"{setting} is {theirs} in {', '.join(programs)}, and {others} in {where}",
                 "correct the one that is wrong, and restart it: all programs need the same value",

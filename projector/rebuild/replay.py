@@ -38,8 +38,6 @@ from schemas.settings import ProjectorSettings
 
 _CHECK_SECONDS = 0.25
 _CATCH_UP_SECONDS = 60.0
-# Every projector reads the list of generations to write once a second: after that it writes both.
-_SETTLE_SECONDS = 2.0
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -188,7 +186,6 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
 
     If they are not after a minute, returns how many records they are behind. Raises Unavailable.
     """
-    await stop.sleep(_SETTLE_SECONDS)
     deadline = time.monotonic() + _CATCH_UP_SECONDS
     async with open_reader(settings, RESOURCES) as reader:
         partitions = await reader.partitions()

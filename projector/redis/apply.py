@@ -74,7 +74,7 @@ async def apply(
         return Applied()
     clustered = await store.clustered()
     wanted = list(
-        calls.calls(
+        calls.of_intents(
             map(compressed, intents) if store.compresses else intents,
             generations,
             overwrite_equal=overwrite_equal,

@@ -68,7 +68,7 @@ def compressed(intent: Intent) -> Intent:
     return intent
 
 
-def calls(
+def of_intents(
     intents: Iterable[Intent],
     generations: Generations,
     *,

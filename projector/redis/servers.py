@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from leadview.redis import cluster, errors
+from leadview.redis import errors
 from leadview.redis.access import Address, Sentinels, SlotMap, location
+from leadview.redis.cluster import Primaries
 from leadview.redis.connection import Connection, connect, pack
 from leadview.redis.errors import ErrorReply, Redirected
 from projector.errors import Unavailable
@@ -275,7 +276,7 @@ class Cluster:
         self._client_name = client_name
         self._timeout = timeout
         # A demoted primary may return with other data, on its old connections: so they are closed.
-        self._cluster = cluster.Cluster(slot_map, self._node, Node.close)
+        self._primaries = Primaries(slot_map, self._node, Node.close)
         self._read_at = -inf
         self._looked_at = -inf
         self._seen: Any = None
@@ -297,7 +298,7 @@ class Cluster:
             again = [route for route in routes if isinstance(replies[route.number], Redirected)]
             if not again or time.monotonic() > deadline:
                 if any(str(reply).startswith("CLUSTERDOWN") for reply in replies if isinstance(reply, ErrorReply)):
-                    self._cluster.outdated.set()
+                    self._primaries.outdated.set()
                 return replies
             if all(replies[route.number].node("") is None for route in again):
                 await asyncio.sleep(_REDIRECT_PAUSE)
@@ -310,21 +311,21 @@ class Cluster:
     async def shards(self) -> list[frozenset[int]]:
         await self._look_for_moves()
         await self._refresh_map()
-        return self._cluster.shards()
+        return self._primaries.shards()
 
     def known(self) -> list[Node]:
-        return list(self._cluster.nodes.values())
+        return list(self._primaries.nodes.values())
 
     def node(self, key: bytes) -> Node:
         try:
-            return self._cluster.owner(_slot(key))
+            return self._primaries.owner(_slot(key))
         except errors.Unavailable as error:
             raise Unavailable(f"Redis: {error}") from error
 
     async def close(self) -> None:
-        for node in self._cluster.nodes.values():
+        for node in self._primaries.nodes.values():
             node.close()
-        await self._cluster.close()
+        await self._primaries.close()
 
     async def _send(self, routes: Sequence[_Route], replication_epoch: int | None, fence: Fence | None) -> list[Any]:
         """Send one pipeline to each primary, concurrently. Returns the replies in order."""
@@ -338,7 +339,7 @@ class Cluster:
             try:
                 replies = iter(await node.send(packed, replication_epoch, fence))
             except Unavailable:
-                self._cluster.outdated.set()
+                self._primaries.outdated.set()
                 self._failed = node
                 raise
             for at in group:
@@ -354,10 +355,10 @@ class Cluster:
         host = error.node(route.to.at[0])
         if host is None:
             return _Route(route.number, route.request, self.node(route.request.key))
-        node = self._cluster.node(host)
+        node = self._primaries.node(host)
         if error.moved:
-            self._cluster.outdated.set()
-            self._cluster.move(_slot(route.request.key), node)
+            self._primaries.outdated.set()
+            self._primaries.move(_slot(route.request.key), node)
         return _Route(route.number, route.request, node, error.asking)
 
     def _node(self, address: Address) -> Node:
@@ -365,14 +366,14 @@ class Cluster:
 
     async def _refresh_map(self) -> None:
         """Read the map of slots if it may have changed, and otherwise every ten seconds."""
-        outdated = self._cluster.outdated
+        outdated = self._primaries.outdated
         if time.monotonic() - self._read_at < (_SHORTEST_MAP_SECONDS if outdated.is_set() else _MAP_SECONDS):
             return
         async with self._reading:
             if time.monotonic() - self._read_at < _SHORTEST_MAP_SECONDS:
                 return
             try:
-                await self._cluster.read(self._failed.at if self._failed else None)
+                await self._primaries.read(self._failed.at if self._failed else None)
             except errors.Unavailable as error:
                 outdated.set()
                 raise Unavailable(f"Redis: {error}") from error
@@ -380,18 +381,18 @@ class Cluster:
 
     async def _look_for_moves(self) -> None:
         """Once a second, compare the map that a server has with the one that it had before."""
-        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._cluster.nodes:
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._primaries.nodes:
             return
         self._looked_at = time.monotonic()
-        node = next(iter(self._cluster.nodes.values()))
+        node = next(iter(self._primaries.nodes.values()))
         try:
             found = good(await node.send([_SLOTS]))[0]
         except Unavailable:
-            self._cluster.outdated.set()
+            self._primaries.outdated.set()
             self._failed = node
         else:
             if found != self._seen:
-                self._cluster.outdated.set()
+                self._primaries.outdated.set()
             self._seen = found
 
 

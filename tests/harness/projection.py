@@ -45,13 +45,13 @@ class Projection:
 
     async def call(self, record: Record) -> Any:
         """Returns the reply of a record's script, and does nothing of what would follow from it."""
-        [call] = calls.calls([intent_of(record)], ids(1))
+        [call] = calls.of_intents([intent_of(record)], ids(1))
         [reply] = await self.store.run([call.command])
         return reply
 
     async def crash(self, *records: Record, generations: tuple[int, ...] = (1,)) -> None:
         """Write these records, and end before anything that would follow from the replies, as a crash would."""
-        wanted = calls.calls([intent_of(record) for record in records], ids(*generations), clustered=True)
+        wanted = calls.of_intents([intent_of(record) for record in records], ids(*generations), clustered=True)
         await self.store.run([call.command for call in wanted])
 
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:

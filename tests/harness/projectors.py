@@ -26,7 +26,7 @@ def hurried() -> None:
     from projector.rebuild import replay
     from projector.upkeep import dead_letters, jobs, keeper
 
-    writers.BEAT_SECONDS = jobs._PAUSE_SECONDS = keeper._PAUSE_SECONDS = replay._SETTLE_SECONDS = 0.25
+    writers.BEAT_SECONDS = jobs._PAUSE_SECONDS = keeper._PAUSE_SECONDS = 0.25
     replay._CHECK_SECONDS = 0.05
     watch._EVERY_SECONDS = 0.5
     dead_letters._LOOK_SECONDS = 1.0

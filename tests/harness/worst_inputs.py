@@ -34,7 +34,7 @@ from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
-from projector.redis.calls import calls, compressed
+from projector.redis.calls import compressed, of_intents
 from schemas import compression, names, resources, words
 from schemas.faults import fault_of
 from schemas.settings import ProjectorSettings
@@ -182,7 +182,7 @@ def applied(message: Message) -> None:
         msgspec.json.encode(DeadLetter.of(record, error.fault, error.version))
         words.fault(error.fault)
         return
-    list(calls([compressed(intent)], ids(1, 2)))
+    list(of_intents([compressed(intent)], ids(1, 2)))
 
 
 def looked_at(message: Message) -> None:
@@ -330,7 +330,7 @@ def _parts(record: Record) -> Iterator[None]:
     with suppress(BadRecord):
         intent, _ = yield from in_parts(record)
         yield
-        list(calls([compressed(intent)], ids(1, 2)))
+        list(of_intents([compressed(intent)], ids(1, 2)))
     yield
 
 

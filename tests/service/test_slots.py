@@ -255,7 +255,7 @@ async def test_an_emptied_shard_is_never_called_complete(
 
 async def is_without_copy(store: Store) -> bool:
     assert isinstance(store._servers, Cluster)
-    store._servers._cluster.outdated.set()
+    store._servers._primaries.outdated.set()
     record = await copies.read(store)
     return bool(record and record.shards_without)
 

@@ -57,7 +57,8 @@ async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
     projection: Projection, update: list[Message], reply: list[Any]
 ) -> None:
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
-    [call] = calls.calls([intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)], ids(1))
+    intents = [intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)]
+    [call] = calls.of_intents(intents, ids(1))
     assert await projection.store.run([call.command]) == [reply]
 
 

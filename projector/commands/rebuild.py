@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 
 from projector.commands import arguments as arguments_of
 from projector.commands.operator import Operator
-from projector.commands.verify import criteria_of
+from projector.commands.verify import criteria_of, show_report
 from projector.errors import Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
@@ -31,7 +31,6 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from projector.stop import Stop
 from projector.upkeep import reapply
-from projector.verify import report
 from schemas.control import number_of
 from schemas.resources import RESOURCES
 
@@ -227,7 +226,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
     criteria = criteria_of(arguments)
     promoted = await generations.verify_and_promote(operator.store, criteria, force=arguments.force)
-    report.show(promoted.report, operator.console)
+    show_report(promoted.report, operator.console)
     if promoted.flip is None:
         raise Refused(
             f"Not promoted: {promoted.report.differences:,} documents differ, and --threshold is {criteria.threshold}. "

@@ -6,8 +6,11 @@ With `--continuous` it audits Redis until SIGTERM, logs what differs, and export
 import argparse
 import logging
 
+from rich.console import Console
+from rich.table import Column
+
 from leadview.metrics_port import Health
-from projector.commands.operator import Operator
+from projector.commands.operator import Operator, table
 from projector.errors import Refused, Unavailable
 from projector.ledger import breaks, copies
 from projector.ledger.control import ACCESS
@@ -16,7 +19,8 @@ from projector.operate.watch import metrics_port
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.stop import Stop
-from projector.verify import audit, report, rolling
+from projector.verify import audit, rolling
+from projector.verify.report import Report
 from projector.verify.rolling import Turn
 from projector.verify.topics import noticed
 from schemas.resources import KINDS
@@ -49,13 +53,37 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if operator.json:
         operator.print_json(verified.to_json())
     else:
-        report.show(verified, operator.console)
+        show_report(verified, operator.console)
     return 0 if verified.passes(criteria.threshold) else 1
 
 
 def criteria_of(arguments: argparse.Namespace) -> Criteria:
     """Returns what `--sample`, `--allow` and `--threshold` say."""
     return Criteria(arguments.sample, frozenset(arguments.allow), arguments.threshold)
+
+
+def show_report(report: Report, console: Console) -> None:
+    """Print the result of a verification as text."""
+    share = "" if report.sample == 1 else f" (a sample of {report.sample:.2%})"
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in report.checked.items())
+    console.print(f"[bold]verified[/] {report.of}: {counts}{share}")
+    for note in report.notes:
+        console.print(f"[yellow]note[/] {note}")
+    if not (report.differences or report.allowed):
+        console.print("[green]no difference[/]")
+        return
+    console.print(
+        f"[red]{report.differences:,} differ[/]: {report.missing:,} missing, {report.extra:,} extra, "
+        f"{report.changed:,} changed; allowed {report.allowed:,}"
+    )
+    fields = table("field", Column("count", justify="right"))
+    for field, count in sorted(report.by_field.items(), key=lambda item: -item[1]):
+        fields.add_row(field, f"{count:,}")
+    console.print(fields)
+    for example in report.examples:
+        console.print(
+            f"  {example.kind} {example.organization} {example.id}: {', '.join(example.fields)}", soft_wrap=True
+        )
 
 
 async def _continuously(operator: Operator) -> int:

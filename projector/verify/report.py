@@ -1,10 +1,8 @@
-"""The result of a verification, as text and as JSON."""
+"""The result of a verification."""
 
 from collections import Counter
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from schemas.resources import AS_SPECIFIED
 
@@ -96,29 +94,3 @@ class Report(msgspec.Struct):
         """Returns all figures as builtin types."""
         found = {field: getattr(self, field) for field in self.__struct_fields__ if field != "seen"}
         return found | {"differences": self.differences}
-
-
-def show(report: Report, console: Console) -> None:
-    """Print a report as text."""
-    share = "" if report.sample == 1 else f" (a sample of {report.sample:.2%})"
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in report.checked.items())
-    console.print(f"[bold]verified[/] {report.of}: {counts}{share}")
-    for note in report.notes:
-        console.print(f"[yellow]note[/] {note}")
-    if not (report.differences or report.allowed):
-        console.print("[green]no difference[/]")
-        return
-    console.print(
-        f"[red]{report.differences:,} differ[/]: {report.missing:,} missing, {report.extra:,} extra, "
-        f"{report.changed:,} changed; allowed {report.allowed:,}"
-    )
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("field")
-    table.add_column("count", justify="right")
-    for field, count in sorted(report.by_field.items(), key=lambda item: -item[1]):
-        table.add_row(field, f"{count:,}")
-    console.print(table)
-    for example in report.examples:
-        console.print(
-            f"  {example.kind} {example.organization} {example.id}: {', '.join(example.fields)}", soft_wrap=True
-        )

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from projector.commands import rebuild
+from projector.commands.verify import show_report
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
 from projector.line.pace import Pacer
 from projector.operate.words import duration
 from projector.record import Partition
 from projector.redis.store import Memory, Store
-from projector.verify import report
 from projector.verify.report import Difference, Report
 from projector.verify.stored import Document, differing_fields, in_sample
 from schemas.settings import ProjectorSettings
@@ -179,7 +179,7 @@ def test_report_for_people() -> None:
     found = full_report()
     found.notes.append("a note")
     output = io.StringIO()
-    report.show(found, Console(file=output, width=120, highlight=False))
+    show_report(found, Console(file=output, width=120, highlight=False))
     text = output.getvalue()
     for said in (
         "12,345 leads, 678 contacts (a sample of 25.00%)",

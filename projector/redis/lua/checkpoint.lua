@@ -5,9 +5,8 @@
 --       positions: of the live lines the same key as the copy, of a rebuild another one. dead_letters: only in the
 --       shard where they are stored
 -- ARGV  stamp, incarnation, number, advances(partition, expected, position)..., letters(field, letter)...
---       stamp, incarnation: those of the session. number: of advances. partition:
---       the field of its position. expected: an offset, -1 for none. position: the new one, which begins with the
---       next offset. letter: JSON
+--       stamp, incarnation: those of the session. number: of advances. partition: the field of its position.
+--       expected: an offset, -1 for none. position: the new one, which begins with the next offset. letter: JSON
 -- Returns 1. If it stores nothing, it returns a list: the fields whose position is lower than expected (Redis lost
 --         writes), or CONTROL_CHANGED if the control record has changed (then begin the batch again, in a new session)
 

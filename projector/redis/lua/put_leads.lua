@@ -8,8 +8,8 @@
 --       organization)
 -- ARGV  generations, overwrite_equal, repeated, prefixes, bodies..., ends...
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice,
---       else ''. prefixes: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each lead,
---       its body before the contact summary and after it (for a marker: '')
+--       else ''. prefixes: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each
+--       lead, its body before the contact summary and after it (for a marker: '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from leadview.background import keep
 from leadview.redis.access import Address, Sentinels, SlotMap, location
 from leadview.redis.cluster import Primaries
-from leadview.redis.connection import Connection, connect, pack
+from leadview.redis.connection import Check, Connection, connect, pack
 from leadview.redis.errors import (
     Busy,
     ConnectionLost,
@@ -194,8 +194,6 @@ class Link:
         """What the last attempt to connect failed with, if Redis was busy with a script."""
         self.served: Served | None = None
         """What the server was found to serve last, over the present connection; None if it has to be asked."""
-        self.as_of = b""
-        """The header `Data-As-Of` by what this server said last; empty if it is not known."""
 
     @property
     def connected(self) -> bool:
@@ -215,9 +213,10 @@ class Link:
             raise ConnectionLost("the connection to Redis was lost a moment ago, or is being opened for the first time")
         raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
 
-    async def read_large(self, queue: bytes, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
-        """Returns the parts of a large value, one empty part if there is none, and the reply to the check, which
-        Redis executed after the last part (`Connection.call_checked`). All parts are of one version of the value.
+    async def read_large(self, queue: bytes, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
+        """Returns the parts of a large value, one empty part if there is none, and the replies to the check, whose
+        first command Redis executed before the first part, and the other one after the last part. All parts are of one
+        version of the value.
 
         It takes a turn in this `queue` (`Turns`). If it is cancelled, the turn lasts until all parts have arrived
         all the same. Raises Unavailable.
@@ -235,8 +234,9 @@ class Link:
         reading.add_done_callback(ended)
         return await asyncio.shield(reading)
 
-    async def _parts(self, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
+    async def _parts(self, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
         connection = await self._connection_for_large()
+        before = await connection.call_packed(check.before) if check else None
         again = pack((b"GETRANGE", name, CERTAIN.start, CERTAIN.stop - 1))
         while True:
             parts: list[bytes] = []
@@ -244,11 +244,11 @@ class Link:
                 place = len(parts) * PART
                 parts.append(await connection.call_packed(pack((b"GETRANGE", name, place, place + PART - 1))))
             if check is None:
-                beginning, state = await connection.call_packed(again), None
+                beginning, after = await connection.call_packed(again), None
             else:
-                beginning, state = await connection.call_checked(again, check)
+                beginning, _, after = await connection.call_checked(again, check)
             if parts[0][CERTAIN] == beginning:  # otherwise it was written between two parts
-                return parts, state
+                return parts, before, after
 
     async def _connection_for_large(self) -> Connection:
         async with self._opening_large:
@@ -301,7 +301,7 @@ class Link:
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
         self._busy = None
-        self.served, self.as_of = None, b""  # it may be another Redis than before
+        self.served = None  # it may be another Redis than before
         self._attempted.set()
         self._next_attempt.set()  # for those who wait, and then not until the next loss
         self._next_attempt.clear()

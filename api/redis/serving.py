@@ -10,20 +10,21 @@ the other one was lost with all it held: then all copies that it should have are
 On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots,
 and a shard is believed for another slot only if all copies of all shards are complete (`docs/how-it-works.md`).
 
-A usual request needs three functions of this module: `known` and `check` before it is sent, and `read` when its reply
-has come (`Store._read`, `Store._call` and `Connection.call_checked`). All else is for the beginning of a connection,
-for promotions, for slots that move, and for the poll.
+A usual request needs four functions of this module: `known` and `check` before it is sent, `read` and `as_of` when its
+reply has come (`Store._read`, `Store._call` and `Connection.call_checked`). All else is for the beginning of a
+connection, for promotions, for slots that move, and for the poll.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from uuid import UUID
 
 from api.errors import Rebuilding
 from api.redis.scripts import serve
 from api.redis.servers import Link, Served, Servers
-from leadview.redis.connection import pack
+from leadview.redis.connection import Check, pack
 from leadview.redis.errors import ErrorReply, Unavailable
 from schemas import base62, control, names
 from schemas.control import GenerationId, number_of, parse_generation, parse_slots
@@ -47,7 +48,7 @@ class Serving:
         self._servers = servers
         self._fields = [*_FIELDS, *([_STAMP] if servers.sharded else [])]
         self._copies: bytes = names.HOME
-        self._checks: dict[Link, bytes | None] = {}
+        self._checks: dict[Link, Check | None] = {}
         self._checks_of: tuple[int, bytes] = (-1, b"")
         self.ready = False
         """What `check_ready` has found last."""
@@ -68,19 +69,21 @@ class Serving:
         served = link.served
         return served.generation if served is not None and self._believes(served, tag) else None
 
-    def check(self, link: Link) -> bytes | None:
-        """Returns the packed command whose reply `read` takes; None if the shard has no copy of the control record, or
-        several, so that `ask` has to decide.
+    def check(self, link: Link) -> Check | None:
+        """Returns the check of a request: `as_of` takes the first reply to it, and `read` the last one. None if the
+        shard has no copy of the control record, or several, so that `ask` has to decide.
         """
         of = (self._servers.map_version, self._copies)
         if of != self._checks_of:
             self._checks, self._checks_of = {}, of
         if link not in self._checks:
             tags = self._tags(link)
-            self._checks[link] = (
-                pack((b"HMGET", names.copy(names.CONTROL, tags[0]), *self._fields)) if len(tags) == 1 else None
-            )
+            self._checks[link] = self._check_of(tags[0]) if len(tags) == 1 else None
         return self._checks[link]
+
+    def _check_of(self, tag: bytes) -> Check:
+        before = pack((b"GET", names.copy(names.AS_OF, tag)))
+        return Check(before, pack((b"HMGET", names.copy(names.CONTROL, tag), *self._fields)))
 
     def read(self, link: Link, tag: bytes, reply: list[bytes | None] | ErrorReply) -> GenerationId | None:
         """Returns the live generation, from the reply to `check`; None if `ask` has to decide whether the shard is
@@ -97,6 +100,18 @@ class Serving:
             return None
         link.served = Served(reply, generation)
         return generation
+
+    def as_of(self, link: Link, reply: bytes | ErrorReply | None) -> bytes:
+        """Returns the header `Data-As-Of`, from the first reply to `check`; nothing if it is not known, or if the shard
+        has taken over slots of another one.
+
+        It was read before the document: what is read later may be about a change that came a moment later. And it was
+        read together with the document: what another worker has read before is not later than this.
+        """
+        served = link.served
+        if not isinstance(reply, bytes) or served is None or served.slots is _ALL_SLOTS:
+            return b""  # in the last case, the copy of this shard knows nothing of the other slots
+        return _as_of(reply)
 
     async def ask(self, link: Link, tag: bytes | None = None) -> GenerationId:
         """Ask whether a shard is believed for the slot of this hash tag; without one, for any slot. Returns the live
@@ -139,7 +154,6 @@ class Serving:
         if link.served is None or (tag is not None and not self._believes(before, tag)):
             await self._ask_all()
             link.served = Served(reply, generation, map_version, _ALL_SLOTS)
-            link.as_of = b""  # it is what the copy of this shard says, which knows nothing of the other slots
         return generation
 
     def _live(self, said: Collection[list[bytes | None]]) -> GenerationId:
@@ -218,9 +232,8 @@ class Serving:
         """Returns why nothing is served from this shard; None if it serves."""
         try:
             await self.ask(link)
-            link.as_of = await self._as_of(link)
         except Unavailable as error:
-            link.served, link.as_of = None, b""
+            link.served = None
             return link, error
         return link, None
 
@@ -255,21 +268,6 @@ class Serving:
                 await self.check_ready()
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _as_of(self, link: Link) -> bytes:
-        """Returns the header `Data-As-Of` for what is read from this shard from now on; nothing if it is not known, or
-        if the shard has taken over slots of another one. Raises Unavailable.
-
-        A response has what was known before its document was read: what is asked together with a document may be about
-        a change that came a moment later.
-        """
-        tags, served = self._tags(link), link.served
-        if served is None or served.slots is _ALL_SLOTS or len(tags) != 1:
-            return b""
-        moment = await link.connection.call((b"GET", names.copy(names.AS_OF, tags[0])))
-        if moment is None or link.served is not served:
-            return b""
-        return b"data-as-of: %b\r\n" % utc(int(moment)).encode()
-
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""
         found = []
@@ -278,6 +276,11 @@ class Serving:
                 if self._servers.link(tag) is link:
                     found.append(tag)
         return found
+
+
+@lru_cache
+def _as_of(moment: bytes) -> bytes:
+    return b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
 
 def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:

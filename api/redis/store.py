@@ -144,7 +144,7 @@ class Store:
     ) -> tuple[Any, bytes]:
         """Returns the reply of the script in the generation that is live when it is executed. With `large_queue`, it
         returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
-        returns the header `Data-As-Of` as it was known before. Raises Unavailable.
+        returns the header `Data-As-Of`. Raises Unavailable.
         """
         tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
@@ -153,47 +153,48 @@ class Store:
             link = self._servers.link(tag)
             try:
                 generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
-                as_of = link.as_of
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
                 if large_queue is None or name is None:
-                    reply, live = await self._call(link, tag, self._command(caller, name, etags))
+                    reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags))
                 else:
-                    reply, live = await self._call_large(link, tag, name, large_queue)
+                    reply, as_of, live = await self._call_large(link, tag, name, large_queue)
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
-                return reply, as_of if link.as_of else b""  # empty by now if a slot has moved meanwhile
+                return reply, as_of
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
-    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, GenerationId]:
-        """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
-        check = self._serving.check(link)
-        try:
-            if check is None:
-                return await link.connection.call_packed(packed), await self._believed(link, tag)
-            reply, state = await link.connection.call_checked(packed, check)
-        except ErrorReply as error:
-            reply, answered = await self._servers.retry(error, link, tag, packed, scripts.serve)
-            if answered is not link:
-                link.as_of = b""  # it says nothing about the slot that has moved
-            return reply, await self._believed(answered, tag)
-        return reply, self._serving.read(link, tag, state) or await self._serving.ask(link, tag)
-
-    async def _call_large(
-        self, link: Link, tag: bytes, name: bytes, queue: bytes
-    ) -> tuple[Sequence[bytes], GenerationId]:
-        """Returns the parts of a large value, and the generation that was live right after the last one was read.
+    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, bytes, GenerationId]:
+        """Returns the reply to the command, the header `Data-As-Of`, and the generation that was live right after it.
         Raises Unavailable.
         """
         check = self._serving.check(link)
         try:
-            parts, state = await link.read_large(queue, name, check)
+            if check is None:
+                return await link.connection.call_packed(packed), b"", await self._believed(link, tag)
+            reply, before, after = await link.connection.call_checked(packed, check)
+        except ErrorReply as error:
+            reply, answered = await self._servers.retry(error, link, tag, packed, scripts.serve)
+            return reply, b"", await self._believed(answered, tag)
+        live = self._serving.read(link, tag, after) or await self._serving.ask(link, tag)
+        return reply, self._serving.as_of(link, before), live
+
+    async def _call_large(
+        self, link: Link, tag: bytes, name: bytes, queue: bytes
+    ) -> tuple[Sequence[bytes], bytes, GenerationId]:
+        """Returns the parts of a large value, the header `Data-As-Of`, and the generation that was live right after the
+        last part was read. Raises Unavailable.
+        """
+        check = self._serving.check(link)
+        try:
+            parts, before, after = await link.read_large(queue, name, check)
         except ErrorReply as error:  # slots are being moved: the value comes in one part, over the usual connection
             value, answered = await self._servers.retry(error, link, tag, pack((b"GET", name)))
-            return (value or b"",), await self._believed(answered, tag)
+            return (value or b"",), b"", await self._believed(answered, tag)
         if check is None:
-            return parts, await self._believed(link, tag)
-        return parts, self._serving.read(link, tag, state) or await self._serving.ask(link, tag)
+            return parts, b"", await self._believed(link, tag)
+        live = self._serving.read(link, tag, after) or await self._serving.ask(link, tag)
+        return parts, self._serving.as_of(link, before), live
 
     async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
         """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""

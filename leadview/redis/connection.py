@@ -11,9 +11,9 @@ never used again, whatever may still arrive on it.
 A caller that has waited too long fails alone while anything arrives, because the others may still get their replies.
 Only if nothing arrives, or if one reply takes much too long, the connection counts as dead.
 
-A *checked* command is answered together with the reply of a check, which Redis executes after it: one check follows all
-checked commands of a write. So every caller learns what the server was when it executed the command, in the same round
-trip. The replies to a *pipeline* reach its caller together.
+A *checked* command is answered together with the replies of a check, one command that Redis executes before it and one
+that it executes after it: each surrounds all checked commands of a write. So every caller learns what the server was
+when it executed the command, in the same round trip. The replies to a *pipeline* reach its caller together.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import hiredis
 from hiredis import ReplyError
+from msgspec import Struct
 
 from leadview.redis.access import Address
 from leadview.redis.errors import AddressError, ConnectionLost, ErrorReply, Unavailable
@@ -50,6 +51,13 @@ pack: Callable[[Words], bytes] = hiredis.pack_command  # type: ignore[assignment
 """Returns a command in the protocol of Redis."""
 
 
+class Check(Struct, frozen=True):
+    """The packed commands that Redis executes right before and right after checked commands."""
+
+    before: bytes
+    after: bytes
+
+
 class Connection(asyncio.Protocol):
     """A connection from its opening to its loss. `lost` is done when the connection is over; its result is the reason.
 
@@ -70,16 +78,19 @@ class Connection(asyncio.Protocol):
         """The future of each command, when it was sent, and how its reply reaches the caller:
 
         future, False   at once (`call`, `call_packed`)
-        future, True    together with the reply to the check that follows (`call_checked`)
+        future, True    together with the replies to the check around it (`call_checked`)
         future, list    in this list, with the replies of the same pipeline before it, after the last one (`pipeline`)
-        None, False     this is the check: its reply goes to the checked commands before it
+        None, True      this begins a check: its reply goes to the checked commands that follow
+        None, False     this ends it: its reply goes to the checked commands before it
         """
-        self._check: bytes | None = None
+        self._check: Check | None = None
         self._checking = False
         self._checks = 0
-        """The checks without a reply."""
+        """The commands of checks without a reply."""
+        self._before: object = None
+        """The reply to the first command of the check whose replies arrive now."""
         self._checked: list[tuple[Future[Any], Any]] = []
-        """Checked commands whose own reply has arrived, but not that of their check."""
+        """Checked commands whose own reply has arrived, but not the last one of their check."""
         self._timeout_check: asyncio.TimerHandle | None = None
         self.lost: Future[str] = self._loop.create_future()
         self.closed_by_peer = False
@@ -101,32 +112,30 @@ class Connection(asyncio.Protocol):
         """
         return self.call_packed(pack(words))
 
-    def call_packed(self, packed: bytes, *, is_checked: bool = False) -> Future[Any]:
+    def call_packed(self, packed: bytes, check: Check | None = None) -> Future[Any]:
         """Send a packed command, as `call` does. Only `call_checked` sends one that is checked."""
         if self._transport is None:
             raise self._error("the connection to Redis is closed")
         if len(self._callers) >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
-        reply: Future[Any] = self._loop.create_future()
-        self._callers.append((reply, self._loop.time(), is_checked))
         if not self._unsent:
             self._loop.call_soon(self._flush)
+        if check is not None and not (self._checking and check is self._check):
+            self._begin(check)
+        reply: Future[Any] = self._loop.create_future()
+        self._callers.append((reply, self._loop.time(), check is not None))
         self._unsent.append(packed)
-        if len(self._unsent) == _MAX_UNSENT:
+        if len(self._unsent) >= _MAX_UNSENT:
             self._flush()
         return reply
 
-    def call_checked(self, packed: bytes, check: bytes) -> Future[Any]:
-        """Send a packed command and, after it, the packed command `check`. The future's result is a tuple of both
-        replies; the second one is an ErrorReply if the check was answered with an error.
+    def call_checked(self, packed: bytes, check: Check) -> Future[Any]:
+        """Send a packed command between those of the check. The future's result is a tuple: its reply, and those to the
+        commands before and after it, each of which is an ErrorReply if the command was answered with an error.
 
         Raises the same as `call`.
         """
-        if check is not self._check:
-            self._flush()  # what waits to be sent was checked with another command
-            self._check = check
-        self._checking = True
-        return self.call_packed(packed, is_checked=True)
+        return self.call_packed(packed, check)
 
     def pipeline(self, packed: Sequence[bytes]) -> Future[list[Any]]:
         """Send packed commands in one write, at once. The future's result are the replies in order, each of which may
@@ -186,10 +195,18 @@ class Connection(asyncio.Protocol):
     def _error(self, reason: str) -> Unavailable:
         return ConnectionLost(reason) if self.closed_by_peer else Unavailable(reason)
 
+    def _begin(self, check: Check) -> None:
+        if self._checking:
+            self._flush()  # what waits to be sent is in another check
+        self._check, self._checking = check, True
+        self._callers.append((None, self._loop.time(), True))
+        self._checks += 1
+        self._unsent.append(check.before)
+
     def _flush(self) -> None:
         if self._transport is not None and self._unsent:
             if self._checking and self._check is not None:
-                self._unsent.append(self._check)
+                self._unsent.append(self._check.after)
                 self._callers.append((None, self._loop.time(), False))
                 self._checks += 1
                 self._checking = False
@@ -204,7 +221,11 @@ class Connection(asyncio.Protocol):
             return
         if caller is None:
             self._checks -= 1
-            self._deliver_checked(reply)
+            said = ErrorReply.of(str(reply)) if isinstance(reply, ReplyError) else reply
+            if how:
+                self._before = said
+            else:
+                self._deliver_checked(said)
         elif caller.done():
             return  # it was cancelled, or failed because it waited too long: its reply is discarded
         elif isinstance(reply, ReplyError):
@@ -225,14 +246,14 @@ class Connection(asyncio.Protocol):
         if not self._callers or self._callers[0][0] is not caller:
             caller.set_result(replies)
 
-    def _deliver_checked(self, check: object) -> None:
-        """Answer the checked commands before this check."""
+    def _deliver_checked(self, after: object) -> None:
+        """Answer the checked commands of the check that ends with this reply."""
         checked, self._checked = self._checked, []
         for caller, reply in checked:
             if caller.done():
                 continue
             # The command was executed, whatever the check replied: repeating it would charge the request twice.
-            caller.set_result((reply, ErrorReply.of(str(check)) if isinstance(check, ReplyError) else check))
+            caller.set_result((reply, self._before, after))
 
     def _check_timeout(self) -> None:
         now, timeout = self._loop.time(), self._timeout

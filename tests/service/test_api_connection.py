@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.redis.servers import servers
-from leadview.redis.connection import Connection, pack
+from leadview.redis.connection import Check, Connection, pack
 from leadview.redis.errors import ErrorReply, Unavailable
 from tests.harness.api_server import connected, patient
 from tests.harness.services import RedisService
@@ -22,7 +22,8 @@ from tests.harness.waiting import PATIENCE_SECONDS
 
 TIMEOUT = PATIENCE_SECONDS
 """In seconds. It is over when the test moves the clock, and not before."""
-PING, CHECK, OTHER = (pack((word,)) for word in (b"PING", b"CHECK", b"OTHER"))
+PING, BEFORE, AFTER, OTHER = (pack((word,)) for word in (b"PING", b"BEFORE", b"AFTER", b"OTHER"))
+CHECK = Check(BEFORE, AFTER)
 
 
 class Clock:
@@ -126,21 +127,31 @@ async def test_pipelines_and_calls_may_share_a_connection(server: Server, seed: 
             assert future.result() == expected
 
 
-async def test_commands_of_one_turn_go_out_in_one_write_and_one_check_follows_them(server: Server) -> None:
+async def test_commands_of_one_turn_go_out_in_one_write_and_one_check_is_around_them(server: Server) -> None:
     connection = server.connection
     asked = [connection.call((b"PING",)) for _ in range(3)]
     assert await server.writes() == [PING * 3]
     checked = [connection.call_checked(PING, CHECK)]
-    assert await server.writes() == [PING + CHECK]
+    assert await server.writes() == [BEFORE + PING + AFTER]
     asked.append(connection.call((b"PING",)))
     assert await server.writes() == [PING]
     checked += [connection.call_checked(PING, CHECK) for _ in range(2)]
-    assert await server.writes() == [PING * 2 + CHECK]
-    # What is checked with another command goes out before, with its own check.
-    checked += [connection.call_checked(PING, CHECK), connection.call_checked(PING, OTHER)]
-    assert await server.writes() == [PING + CHECK, PING + OTHER]
-    server.say(b"+OK\r\n" * 13)
-    assert await asyncio.gather(*asked, *checked) == [b"OK"] * 4 + [(b"OK", b"OK")] * 5
+    assert await server.writes() == [BEFORE + PING * 2 + AFTER]
+    # What another check is around goes out before, with its own one.
+    checked += [connection.call_checked(PING, CHECK), connection.call_checked(PING, Check(OTHER, OTHER))]
+    assert await server.writes() == [BEFORE + PING + AFTER, OTHER + PING + OTHER]
+    asked.append(connection.call((b"PING",)))
+    checked.append(connection.call_checked(PING, CHECK))
+    assert await server.writes() == [PING + BEFORE + PING + AFTER]
+    assert connection.in_flight == 11
+    for word in (b"OK", b"OK", b"OK", b"1", b"OK", b"2", b"OK", b"3", b"OK", b"OK", b"4", b"5", b"OK", b"6"):
+        server.say(b"+%b\r\n" % word)
+    server.say(b"-ERR 7\r\n+OK\r\n+8\r\n+OK\r\n+9\r\n+OK\r\n+10\r\n")
+    assert await asyncio.gather(*asked) == [b"OK"] * 5
+    *replies, failed, last = await asyncio.gather(*checked)
+    expected = [(b"OK", b"1", b"2"), (b"OK", b"3", b"4"), (b"OK", b"3", b"4"), (b"OK", b"5", b"6")]
+    assert (replies, last) == (expected, (b"OK", b"9", b"10"))
+    assert (failed[0], type(failed[1]), failed[2]) == (b"OK", ErrorReply, b"8")
     assert connection.in_flight == 0
 
 
@@ -187,7 +198,7 @@ async def test_a_late_reply_fails_alone(server: Server, clock: Clock) -> None:
     """Half of it has arrived, and bytes arrive now and then: what is behind it is still to come."""
     connection = server.connection
     first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
-    checked = connection.call_checked(pack((b"GET", b"2")), PING)
+    checked = connection.call_checked(pack((b"GET", b"2")), CHECK)
     await server.writes()
     server.say(b"+first\r\n$10\r\n")
     assert await first == b"first"
@@ -199,14 +210,14 @@ async def test_a_late_reply_fails_alone(server: Server, clock: Clock) -> None:
             await reply
     assert connection.in_flight == 2, "their replies are still to come"
     third = connection.call((b"GET", b"3"))
-    server.say(b"xxxxx\r\n+late\r\n+PONG\r\n+third\r\n")
+    server.say(b"xxxxx\r\n+before\r\n+late\r\n+after\r\n+third\r\n")
     assert await third == b"third"
 
 
 async def test_a_late_check_fails_only_those_who_wait_for_it(server: Server, clock: Clock) -> None:
     first = server.connection.call_checked(pack((b"GET", b"1")), CHECK)
     await server.writes()
-    server.say(b"+one\r\n")
+    server.say(b"+before\r\n+one\r\n")
     await clock.move(0.6)
     server.say(b"$8\r\ncomp")
     await clock.move(0.6)
@@ -214,8 +225,8 @@ async def test_a_late_check_fails_only_those_who_wait_for_it(server: Server, clo
         await first
     second = server.connection.call_checked(pack((b"GET", b"2")), CHECK)
     await server.writes()
-    server.say(b"lete\r\n+two\r\n+complete\r\n")
-    assert await second == (b"two", b"complete")
+    server.say(b"lete\r\n+earlier\r\n+two\r\n+complete\r\n")
+    assert await second == (b"two", b"earlier", b"complete")
 
 
 async def test_a_silent_server_is_given_up_however_many_calls_follow(server: Server, clock: Clock) -> None:

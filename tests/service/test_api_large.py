@@ -263,7 +263,7 @@ async def test_large_values_on_their_way_are_few(redis_server: RedisService, rec
             await link.connection.call((b"PING",))  # the next caller would have been sent by then
             assert link.in_flight == LARGE_EACH + 1, "what was sent is still on its way"
             proxy.faults = Faults()
-            for parts, _ in await asyncio.gather(other, *calls[1:]):
+            for parts, *_ in await asyncio.gather(other, *calls[1:]):
                 assert len(b"".join(parts)) == LARGE
             link.disconnect("the test is over")
             with pytest.raises(Unavailable):

@@ -304,11 +304,6 @@ def test_the_page_of_what_a_projector_says() -> None:
     assert found == ["runbook.md#no_step", "runbook.md#leadviewproblem"]
 
 
-def test_what_cannot_be_read_is_unknown() -> None:
-    unknown = survey("Redis", kafka()).waiting, Observation(at=NOW, redis=redis(), kafka=kafka()).ages
-    assert (*unknown, WELL.waiting) == (None, None, {})
-
-
 def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
     halted = projector(

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -104,6 +104,7 @@ def test_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
 
 @pytest.mark.parametrize(("violated", "policies"), [(1, ["key"]), (2, ["organization"]), (3, ["key", "organization"])])
 @given(wait=st.integers(1, 10**13))
+@example(wait=1_000_001)
 def test_retry_after_is_long_enough_and_less_than_a_second_longer(
     violated: int, policies: list[str], wait: int
 ) -> None:

@@ -211,12 +211,13 @@ async def nothing() -> dict[str, Any]:
 
 
 async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged even if no request is."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    worker = Worker(ApiSettings())
+    worker = Worker(ApiSettings(request_log="off"))
     await Endpoint(worker, "x", broken, "x")({"request": REQUEST}, nothing, send)
     [message] = sent
     request, response = message["request"], message["response"]

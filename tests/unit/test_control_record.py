@@ -316,7 +316,8 @@ def test_what_is_served_may_be_more_than_kafka_has(found: ControlRecord, id_: st
 
 def test_a_dropped_generation_is_not_written_any_more_and_no_break_concerns_it() -> None:
     left = msgspec.structs.replace(record(2, 1, 1, 2).state, breaks=(lost(FIRST, SECOND),)).without(FIRST)
-    assert (left.written, left.dropping, left.previous) == ((SECOND,), (FIRST,), None)
+    kept = record(2, 1, 1, 2, 3).state.without(generation(3)).previous
+    assert (left.written, left.dropping, left.previous, kept) == ((SECOND,), (FIRST,), None, FIRST)
     assert ({*left.generations}, left.known) == ({SECOND}, {FIRST, SECOND})
     assert (left.breaks, left.without(SECOND).breaks) == ((lost(SECOND),), ())
 

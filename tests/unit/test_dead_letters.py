@@ -73,9 +73,10 @@ def test_the_organization_of_a_dead_letter(key: str, organization: str | None, a
 
 def test_a_dead_letter_holds_no_payload() -> None:
     record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
-    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
+    letter = DeadLetter.of(msgspec.structs.replace(record, offsets=3), Fault("other", found="it is bad"))
     key = f"{crm.ORGANIZATION}:{crm.CONTACT}"
-    assert (letter.topic, letter.partition, letter.offset, letter.key) == ("crm.contacts", 1, 5, key)
+    assert (letter.topic, letter.partition, letter.offset, letter.offsets) == ("crm.contacts", 1, 5, 3)
+    assert (letter.key, letter.reason) == (key, "it is bad")
     assert "Zaphod" not in str(letter)
 
 

@@ -135,6 +135,14 @@ WAITS = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900).found
     [
         pytest.param(WAITS, 1, 0, 999.1, [(5, 5, 0), (4, 7, 3)], id="both are read"),
         pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 1, SECOND: 4}), _0=800, _1=900).found,
+            1,
+            0,
+            999.2,
+            [(1, 5, 4), (4, 7, 3)],
+            id="records of both partitions wait: the oldest counts",
+        ),
+        pytest.param(
             replace(WAITS, kafka=None, oldest=None), 1, 0, None, [(5, None, None), (4, None, None)], id="no Kafka"
         ),
         pytest.param(

@@ -119,6 +119,7 @@ def test_headers_and_values_that_are_good(
     ("bad", "problem"),
     [
         pytest.param(record(1, b"k" * 20_000_000, b"v"), "the message key has 20,000,000 bytes", id="key"),
+        pytest.param(record(1, b"k" * 201, b"v"), "the message key has 201 bytes", id="key, one byte too long"),
         pytest.param(record(1, b"k", bytes(MAX_RECORD_BYTES + 1)), "the value has 1,048,577 bytes", id="value"),
         pytest.param(record(1, b"k", b"v", [(b"h", bytes(MAX_HEADER_BYTES))]), "the headers have 65,537", id="headers"),
         pytest.param(record(1, b"k", b"v", [(b"", b"")] * 101), "the record has 101 headers", id="many headers"),

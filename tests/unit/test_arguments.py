@@ -81,6 +81,7 @@ def test_every_command_has_help_and_a_version() -> None:
             ["rebuild", "--organization", ID, "--lead", ID, "--contact", ID], "not allowed with", id="lead and contact"
         ),
         pytest.param(["rebuild", "--organization", "x"], "'x' is not a UUID", id="not a UUID"),
+        pytest.param(["show", "lead", crm.ORGANIZATION, "lv_live_x"], "show lead: error: ", id="a key in its place"),
         pytest.param(["verify", "--allow", "quote_total"], "write leads.FIELD", id="a field without its kind"),
         pytest.param(["verify", "--sample", "0"], "a share must be above 0", id="no share"),
         pytest.param(["verify", "--sample", "1.5"], "a share must be above 0", id="more than all"),

@@ -235,33 +235,30 @@ class Callers:
 
 
 async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> None:
-    callers = Callers(Turns(2, 8, most=100, timeout=LONG), *[b"a"] * 5, b"b")
-    assert sorted(callers.under_way) == [b"a", b"a", b"b"]
-    for _ in range(3):
+    callers = Callers(Turns(2, 8, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b")
+    assert sorted(callers.under_way) == [b"a", b"a", b"b", b"b"]
+    await callers.end(b"b")
+    for ended in range(3):
         await asyncio.sleep(0)
+        in_order = [True] * ended + [False] * (3 - ended)
+        assert (callers.under_way.count(b"a"), [task.done() for task in callers.waiting]) == (2, in_order)
         await callers.end(b"a")
-    assert callers.had == [b"a", b"a", b"b", b"a", b"a", b"a"]
+    assert callers.had == [b"a", b"a", b"b", b"b", b"a", b"a", b"a"]
     for name in (b"a", b"a", b"b"):
         await callers.end(name)
-    assert callers.under_way == []
+    assert (callers.under_way, callers.turns.pending) == ([], 0)
 
 
 async def test_organizations_take_turns() -> None:
     callers = Callers(Turns(2, 2, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b", b"c")
     await asyncio.sleep(0)
     while callers.under_way:
+        assert len(callers.under_way) <= 2
         await callers.end(callers.under_way[0])
     # `a` has all turns when the others come, and has none again before each of them had one.
     assert callers.had[:2] == [b"a", b"a"]
     assert sorted(callers.had[2:5]) == [b"a", b"b", b"c"]
     assert sorted(callers.had) == [b"a"] * 5 + [b"b"] * 2 + [b"c"]
-
-
-async def test_calls_of_one_organization_keep_their_order() -> None:
-    callers = Callers(Turns(1, 1, most=100, timeout=LONG), *[b"a"] * 4)
-    for ended in range(4):
-        assert [task.done() for task in callers.waiting] == [True] * ended + [False] * (3 - ended)
-        await callers.end(b"a")
 
 
 async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:

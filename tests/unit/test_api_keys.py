@@ -77,17 +77,6 @@ def test_a_bad_random_part_is_refused(random_part: str) -> None:
         mint(VECTORS.valid[0].organization_id, random_part)
 
 
-@given(st.integers(0, 62**6 - 1))
-def test_base62_comes_back(number: int) -> None:
-    text = base62.encode(number, 6)
-    assert (len(text), base62.decode(text)) == (6, number)
-
-
-def test_base62_sorts_like_numbers() -> None:
-    texts = [base62.encode(number, 2) for number in range(62 * 62)]
-    assert texts == sorted(texts)
-
-
 @pytest.mark.parametrize("number", [62**6, -1])
 def test_base62_refuses_what_does_not_fit(number: int) -> None:
     with pytest.raises(OverflowError):

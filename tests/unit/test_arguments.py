@@ -81,6 +81,7 @@ def test_every_command_has_help_and_a_version() -> None:
             ["rebuild", "--organization", ID, "--lead", ID, "--contact", ID], "not allowed with", id="lead and contact"
         ),
         pytest.param(["rebuild", "--organization", "x"], "'x' is not a UUID", id="not a UUID"),
+        pytest.param(["show", "lead", crm.ORGANIZATION, "lv_live_x"], "show lead: error: ", id="a key in its place"),
         pytest.param(["verify", "--allow", "quote_total"], "write leads.FIELD", id="a field without its kind"),
         pytest.param(["verify", "--sample", "0"], "a share must be above 0", id="no share"),
         pytest.param(["verify", "--sample", "1.5"], "a share must be above 0", id="more than all"),
@@ -139,26 +140,41 @@ def test_accepted_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("words", "settings", "named"),
     [
-        pytest.param({"kafka_bootstrap_servers": "a:b"}, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", id="a broker"),
-        pytest.param({"kafka_ssl_ca_file": "/nothing"}, "LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", id="CA of Kafka"),
-        pytest.param({"redis_tls_ca_file": "/nothing"}, "LEADVIEW_REDIS_TLS_CA_FILE='/nothing'", id="CA of Redis"),
-        pytest.param({"kafka_security_protocol": "SASL_SSL"}, "LEADVIEW_KAFKA_SASL_USERNAME", id="no user"),
-        pytest.param({"log_level": "loud"}, "write one of debug, info, warning, error", id="none of several"),
+        *(
+            pytest.param("status", settings, named, id=name)
+            for settings, named, name in (
+                ({"kafka_bootstrap_servers": "a:b"}, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", "a broker"),
+                ({"kafka_ssl_ca_file": "/nothing"}, "LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", "CA of Kafka"),
+                ({"redis_tls_ca_file": "/nothing"}, "LEADVIEW_REDIS_TLS_CA_FILE='/nothing'", "CA of Redis"),
+                (
+                    {"kafka_security_protocol": "SASL_SSL"},
+                    "LEADVIEW_KAFKA_SECURITY_PROTOCOL=SASL_SSL needs LEADVIEW_KAFKA_SASL_USERNAME",
+                    "no user",
+                ),
+                (
+                    {"log_level": "loud"},
+                    "LEADVIEW_LOG_LEVEL='loud' is not valid: write one of debug, info, warning, error",
+                    "none of several",
+                ),
+            )
+        ),
+        *(
+            pytest.param(
+                words,
+                {"key_rate_limit": "many", "redis_url": "redis://127.0.0.1:1"},
+                "LEADVIEW_KEY_RATE_LIMIT='many' is not valid: write a rate limit as requests/time",
+                id=f"one of the API, by a command that reads it: {words}",
+            )
+            for words in ("doctor --api", f"show organization {crm.ORGANIZATION}")
+        ),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(settings: dict[str, str], named: str) -> None:
-    done = call("status", environment=environment(**settings))
-    assert (done.status, done.stdout, named in done.stderr) == (2, "", True), done.output
-
-
-@pytest.mark.parametrize("words", ["doctor --api", f"show organization {crm.ORGANIZATION}"])
-def test_a_setting_of_the_api_that_cannot_work_is_named(words: str) -> None:
-    """By the commands that read those settings. Nothing is asked from Redis before."""
-    done = call(*words.split(), environment=environment(key_rate_limit="many", redis_url="redis://127.0.0.1:1"))
-    said = "LEADVIEW_KEY_RATE_LIMIT='many' is not valid: write a rate limit as requests/time"
-    assert (done.status, done.stdout, done.stderr.startswith(said)) == (2, "", True), done.output
+def test_a_setting_that_cannot_work_is_named(words: str, settings: dict[str, str], named: str) -> None:
+    """Nothing is asked from Redis before."""
+    done = call(*words.split(), environment=environment(**settings))
+    assert (done.status, done.stdout, done.stderr.startswith(named)) == (2, "", True), done.output
 
 
 LONG = "[bold]a reason[/] " * 20

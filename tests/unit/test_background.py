@@ -1,6 +1,5 @@
 """What runs beside the lines and beside requests: it continues after any error, except what an operator has to mend."""
 
-import asyncio
 import logging
 
 import pytest
@@ -25,21 +24,6 @@ async def test_a_task_that_failed_is_started_again(
     assert list(outcomes) == []
     said = [(record.getMessage(), record.levelno, bool(record.exc_info)) for record in caplog.records]
     assert said == [("the report failed, and is started again", logging.ERROR, True)] * 2
-
-
-async def test_a_task_that_is_cancelled_is_not_started_again() -> None:
-    started = []
-
-    async def run() -> None:
-        started.append(1)
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(keep("the report", run))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert started == [1]
 
 
 async def run(*errors: Exception) -> int:

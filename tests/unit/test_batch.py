@@ -187,11 +187,17 @@ def test_the_message_of_a_share_says_how_many_and_why() -> None:
         guard.note(bad(9), IT_IS_BAD)
 
 
-def test_a_fork_continues_the_count_of_its_guard_and_leaves_it_alone() -> None:
+LIMITS = pytest.mark.parametrize(
+    ("share", "row"), [pytest.param(1, 3, id="in a row"), pytest.param(0.002, 50, id="a share")]
+)
+
+
+@LIMITS
+def test_a_fork_continues_the_count_of_its_guard_and_leaves_it_alone(share: float, row: int) -> None:
     """A batch that could not be covered is read again: its bad records must count only once, and its good ones end no
     sequence.
     """
-    guard = BadRecordGuard(1, 3)
+    guard = BadRecordGuard(share, row)
     for _ in range(5):
         fork = guard.fork()
         fork.note(bad(), IT_IS_BAD)
@@ -205,7 +211,7 @@ def test_a_fork_continues_the_count_of_its_guard_and_leaves_it_alone() -> None:
             each.note(bad(), IT_IS_BAD)
 
 
-@pytest.mark.parametrize(("share", "row"), [pytest.param(1, 3, id="in a row"), pytest.param(0.002, 50, id="a share")])
+@LIMITS
 def test_what_is_accepted_meanwhile_counts_no_longer(share: float, row: int) -> None:
     """Only that: with one of two bad records accepted, one more is allowed again, and not two."""
     guard = BadRecordGuard(share, row)

@@ -74,12 +74,6 @@ def test_the_next_generation(found: ControlRecord, following: int) -> None:
     assert found.state.next == (generation(following) if following else None)
 
 
-def test_a_dropped_generation_is_not_written_any_more() -> None:
-    left = record(2, 1, 1, 2).state.without(generation(1))
-    assert (left.written, left.dropping, left.previous) == (ids(2), ids(1), None)
-    assert ({*left.generations}, left.known) == ({*ids(2)}, {*ids(1, 2)})
-
-
 PROMOTE, RETURN = generations.complete_next, generations.complete_former
 
 
@@ -320,9 +314,12 @@ def test_what_is_served_may_be_more_than_kafka_has(found: ControlRecord, id_: st
     assert [problem.kind for problem in of_servers(observed)] == kinds
 
 
-def test_a_generation_that_is_dropped_concerns_nobody() -> None:
-    left = State(FIRST, (FIRST, SECOND), {}, ("ledger",), breaks=(lost(FIRST, SECOND),)).without(SECOND)
-    assert (left.breaks, left.without(FIRST).breaks) == ((lost(FIRST),), ())
+def test_a_dropped_generation_is_not_written_any_more_and_no_break_concerns_it() -> None:
+    left = msgspec.structs.replace(record(2, 1, 1, 2).state, breaks=(lost(FIRST, SECOND),)).without(FIRST)
+    kept = record(2, 1, 1, 2, 3).state.without(generation(3)).previous
+    assert (left.written, left.dropping, left.previous, kept) == ((SECOND,), (FIRST,), None, FIRST)
+    assert ({*left.generations}, left.known) == ({SECOND}, {FIRST, SECOND})
+    assert (left.breaks, left.without(SECOND).breaks) == ((lost(SECOND),), ())
 
 
 @pytest.mark.parametrize(

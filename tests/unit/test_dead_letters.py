@@ -27,21 +27,30 @@ def letters(*places: tuple[str, int, int]) -> list[DeadLetter]:
     return [DeadLetter(topic, partition, offset, "key", "reason", 0) for topic, partition, offset in places]
 
 
+def of_leads(*offsets: int) -> list[DeadLetter]:
+    return letters(*(("leads", 0, offset) for offset in offsets))
+
+
 @pytest.mark.parametrize(
-    ("offsets", "lengths"),
+    ("given", "lengths"),
     [
         pytest.param([], [], id="none"),
-        pytest.param([7], [1], id="one"),
-        pytest.param([7, 8, 5000], [3], id="near"),
-        pytest.param([7, 8, 6000], [2, 1], id="far"),
-        pytest.param([7, 8 + _MAX_GAP], [2], id="as far as it may be"),
-        pytest.param([7, 9 + _MAX_GAP], [1, 1], id="too far by one"),
-        pytest.param(list(range(2500)), [1000, 1000, 500], id="many"),
+        pytest.param(of_leads(7), [1], id="one"),
+        pytest.param(of_leads(7, 8, 5000), [3], id="near"),
+        pytest.param(of_leads(7, 8, 6000), [2, 1], id="far"),
+        pytest.param(of_leads(7, 8 + _MAX_GAP), [2], id="as far as it may be"),
+        pytest.param(of_leads(7, 9 + _MAX_GAP), [1, 1], id="too far by one"),
+        pytest.param(of_leads(*range(2500)), [1000, 1000, 500], id="many"),
+        pytest.param(
+            letters(("contacts", 0, 1), ("contacts", 1, 2), ("leads", 1, 3)),
+            [1, 1, 1],
+            id="of several partitions, which are read one after the other",
+        ),
     ],
 )
-def test_letters_that_are_near_are_read_together(offsets: list[int], lengths: list[int]) -> None:
-    found = [*_neighbours(letters(*(("leads", 0, offset) for offset in offsets)))]
-    assert ([len(group) for group in found], [each.offset for each in chain(*found)]) == (lengths, offsets)
+def test_letters_that_are_near_are_read_together(given: list[DeadLetter], lengths: list[int]) -> None:
+    found = [*_neighbours(given)]
+    assert ([len(group) for group in found], [*chain(*found)]) == (lengths, given)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +71,12 @@ def test_the_organization_of_a_dead_letter(key: str, organization: str | None, a
     assert (found.organization_id, found.is_of_organization) == (organization, alone)
 
 
-def test_partitions_are_read_one_after_the_other() -> None:
-    found = _neighbours(letters(("contacts", 0, 1), ("contacts", 1, 2), ("leads", 1, 3)))
-    assert [[letter.offset for letter in group] for group in found] == [[1], [2], [3]]
-
-
 def test_a_dead_letter_holds_no_payload() -> None:
     record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
-    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
+    letter = DeadLetter.of(msgspec.structs.replace(record, offsets=3), Fault("other", found="it is bad"))
     key = f"{crm.ORGANIZATION}:{crm.CONTACT}"
-    assert (letter.topic, letter.partition, letter.offset, letter.key) == ("crm.contacts", 1, 5, key)
+    assert (letter.topic, letter.partition, letter.offset, letter.offsets) == ("crm.contacts", 1, 5, 3)
+    assert (letter.key, letter.reason) == (key, "it is bad")
     assert "Zaphod" not in str(letter)
 
 

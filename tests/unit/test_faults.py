@@ -56,6 +56,12 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
             id="in binary mode",
         ),
         pytest.param(
+            crm.framed(crm.lead(1, stage=SECRET)),
+            f"`$.data.stage` is not valid: allowed are {STAGES}{ORIGIN}",
+            "value",
+            id="in the frame of a schema registry",
+        ),
+        pytest.param(
             crm.api_key(1, status=SECRET),
             f"`$.data.status` is not valid: allowed are active, revoked{ORIGIN}",
             "value",
@@ -242,7 +248,12 @@ def test_a_fault_has_path_expectation_and_allowed_values(
 
 @pytest.mark.parametrize(
     ("message", "version"),
-    [(crm.lead(7, stage="x"), 7), (NO_JSON, None), (crm.changed(resources.LEAD, crm.lead_data(version="x")), None)],
+    [
+        (crm.lead(7, stage="x"), 7),
+        (crm.framed(crm.lead(7, stage="x")), 7),
+        (NO_JSON, None),
+        (crm.changed(resources.LEAD, crm.lead_data(version="x")), None),
+    ],
 )
 def test_the_version_is_kept_as_far_as_it_can_be_read(message: crm.Message, version: int | None) -> None:
     with pytest.raises(BadRecord) as raised:

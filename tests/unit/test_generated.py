@@ -15,7 +15,7 @@ from api.errors import ApiError, NoSuchPath, Rebuilding, TooManyGuesses
 from bench import outcome, pages
 from docs.generate import asyncapi, events_page, tables
 from docs.generate.__main__ import ROOT, files
-from docs.generate.json_schema import components, descriptions, event_schemas, event_types
+from docs.generate.json_schema import components, descriptions, event_types
 from docs.generate.openapi import document
 from projector.errors import BadRecord
 from projector.interpret import interpret
@@ -43,11 +43,6 @@ def test_every_setting_is_listed_once_and_has_a_meaning() -> None:
     known = {f"`{variable(field)}`" for process in PROCESSES for field in process.__struct_fields__}
     assert sorted(row.name for row in rows) == sorted(known)
     assert [row.name for row in rows if not row.meaning or any("|" in cell for cell in row)] == []
-
-
-def test_the_schemas_of_events_are_valid_json_schema() -> None:
-    for schema in event_schemas().values():
-        jsonschema_rs.meta.validate(schema)
 
 
 def test_every_field_of_an_event_has_a_description() -> None:

@@ -107,11 +107,6 @@ def test_any_number_of_idle_connections_keeps_nobody_out(port: Port, sent: bytes
         assert is_closed(connections[0])
 
 
-def test_a_port_that_is_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(OSError, match="in use"):
-        MetricsServer("127.0.0.1", holder.getsockname()[1], CollectorRegistry(), lambda: Health(True, {}))
-
-
 def test_every_address_is_of_ipv4_and_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(MetricsServer("::", 0, CollectorRegistry(), responds)) as server:
         for address in ("127.0.0.1", "::1"):

@@ -135,6 +135,14 @@ WAITS = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900).found
     [
         pytest.param(WAITS, 1, 0, 999.1, [(5, 5, 0), (4, 7, 3)], id="both are read"),
         pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 1, SECOND: 4}), _0=800, _1=900).found,
+            1,
+            0,
+            999.2,
+            [(1, 5, 4), (4, 7, 3)],
+            id="records of both partitions wait: the oldest counts",
+        ),
+        pytest.param(
             replace(WAITS, kafka=None, oldest=None), 1, 0, None, [(5, None, None), (4, None, None)], id="no Kafka"
         ),
         pytest.param(
@@ -201,7 +209,11 @@ def kinds(lasting: Lasting, given: Taken, *lines: Line) -> list[str]:
     ],
 )
 def test_problems_of_the_servers(given: Taken, expected: list[str]) -> None:
-    assert kinds(Lasting(0.0, 6.0), given) == expected
+    """What cannot be read is one when that has lasted, counted from when it was read last."""
+    lasting = Lasting(0.0, 6.0)
+    assert kinds(lasting, given) == expected
+    assert kinds(lasting, taken(100, kafka(5), redis({FIRST: 5}))) == []
+    assert kinds(lasting, taken(101, None, None)) == []
 
 
 def test_a_line_that_does_not_advance() -> None:
@@ -239,12 +251,12 @@ def test_one_partition_that_does_not_advance_while_others_do() -> None:
     ],
 )
 def test_partitions_that_belong_to_nobody(writers: list[Writer], expected: list[str]) -> None:
-    lasting, line = Lasting(0.0, 6.0), Line()
-    at_once = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
-    assert kinds(lasting, at_once, line) == []
-    later = taken(UNOWNED_SECONDS + 1, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
-    assert kinds(lasting, later, line) == expected
-    unknown = taken(2 * UNOWNED_SECONDS + 2, None, redis({FIRST: 5, SECOND: 7}, *writers))
+    """Kafka takes longer than the usual time to assign them again if its sessions last longer."""
+    lasting, line = Lasting(0.0, UNOWNED_SECONDS), Line()
+    parts = kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers)
+    for now, found in ((0, []), (UNOWNED_SECONDS + 1, []), (2 * UNOWNED_SECONDS + 1, expected)):
+        assert kinds(lasting, taken(now, *parts), line) == found, now
+    unknown = taken(3 * UNOWNED_SECONDS + 2, None, redis({FIRST: 5, SECOND: 7}, *writers))
     assert "no_partitions" not in kinds(lasting, unknown, line), "nobody knows what partitions there are"
 
 

@@ -59,8 +59,7 @@ def test_names_become_places() -> None:
 )
 def test_a_call(values: dict[str, Any], words: tuple[bytes, ...]) -> None:
     script = load(move, HEADER + BODY)
-    command = script(copy=b"c", stamp="s", **values)
-    assert command.words() == [b"EVALSHA", script.sha, *words]
+    assert script(copy=b"c", stamp="s", **values).words() == [b"EVALSHA", script.sha, *words]
 
 
 def several(*, documents: Keys, owners: Keys, pairs: Mapping[str, int]) -> None: ...

@@ -220,8 +220,7 @@ HARD_SECRET = "Qx/Zv:Jk@Wy"
 )
 def test_a_secret_is_never_shown(environment: dict[str, str]) -> None:
     settings = load(ProjectorSettings, {f"LEADVIEW_{name}": text for name, text in environment.items()})
-    shown = str(effective(settings))
-    assert [part for part in ("***", *PARTS) if part in shown] == ["***"]
+    assert [part for part in ("***", *PARTS) if part in str(effective(settings))] == ["***"]
 
 
 @pytest.mark.parametrize(
@@ -270,15 +269,6 @@ def test_limit(text: str, expected: Limit) -> None:
 def test_a_bad_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="100/10s"):
         limit(text)
-
-
-@given(st.text())
-def test_any_limit_is_read_or_refused(text: str) -> None:
-    try:
-        found = limit(text)
-    except ValueError:
-        return
-    assert min(found.quota, found.window) >= 1
 
 
 @given(st.text())

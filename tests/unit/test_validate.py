@@ -254,8 +254,7 @@ def test_strict_names_the_nearest_known_field(validated: Validated) -> None:
     ],
 )
 def test_strict_finds_unknown_fields(validated: Validated, message: crm.Message, paths: list[str]) -> None:
-    found = faults_of(validated([as_line(message)], "--strict", "--json"))
-    assert [fault["path"] for fault in found] == paths
+    assert [fault["path"] for fault in faults_of(validated([as_line(message)], "--strict", "--json"))] == paths
 
 
 @pytest.mark.parametrize(("kind", "paths"), [("lead", []), ("organization", ["key"])])

@@ -4,13 +4,13 @@ program has stored is read during an upgrade; and what this one stores, by that 
 
 import hashlib
 import re
-from pathlib import Path
 
 import msgspec
 import orjson
 import pytest
 from msgspec.structs import replace
 
+from devstack.programs import ROOT
 from projector import mapping
 from projector.dead_letter import DeadLetter
 from projector.operate.words import say
@@ -22,7 +22,6 @@ from schemas.resources import RESOURCES
 from tests.harness import crm
 from tests.harness.expected import documents_of
 
-ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "tests" / "data" / "mapping-versions.json"
 """The hash of the documents of `fixed_events` for each version of the mapping that there ever was."""
 

@@ -52,8 +52,10 @@ def test_clients_that_hold_connections_keep_nobody_out(patient: Target, sent: by
         holder.sendall(sent)
         if sent == HEALTH:
             assert holder.recv(65536).startswith(b"HTTP/1.1 200")
-    busy, late = (stack.enter_context(patient.connect()) for _ in range(2))
-    assert (answer(busy)[:12], answer(late)[:12]) == (b"HTTP/1.1 200",) * 2
+    busy = stack.enter_context(patient.connect())
+    assert answer(busy).startswith(b"HTTP/1.1 200")
+    late = stack.enter_context(patient.connect())
+    assert answer(late).startswith(b"HTTP/1.1 200")
     wait_until(lambda: select.select(holders, [], [], 0)[0], "one that has waited longest is closed")
     assert (answer(busy)[:12], answer(late)[:12]) == (b"HTTP/1.1 200",) * 2, "the last ones that were used stay open"
     assert patient.log.severe == []

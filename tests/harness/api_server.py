@@ -115,7 +115,6 @@ class ApiServer(Struct, frozen=True):
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Returns what the server sends until it closes its side."""
     received = b""
     while piece := connection.recv(65536):
         received += piece

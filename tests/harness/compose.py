@@ -62,7 +62,6 @@ class Compose:
 
     @property
     def services(self) -> dict[str, dict[str, Any]]:
-        """The services as compose.yaml has them, by name."""
         services: dict[str, dict[str, Any]] = yaml.safe_load(self._file.read_text())["services"]
         return services
 
@@ -89,7 +88,6 @@ class Compose:
         )
 
     def engine(self, *words: str, standard_input: str = "") -> str:
-        """Run a command of the engine, and return its standard output."""
         return printed_by(
             [self._engine, *words],
             environment=self._environment,

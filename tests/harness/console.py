@@ -73,7 +73,6 @@ class Console:
                 yield events(response)
 
     def picture(self) -> Any:
-        """Returns the newest picture."""
         with self.page() as heard:
             return next(data for name, data in heard if name == "picture")
 
@@ -158,7 +157,6 @@ def axe(page: Page) -> list[Any]:
 
 
 def type_number(page: Page, number: str) -> None:
-    """Type the number of a generation into the dialog that asks for it."""
     page.do(
         f"(() => {{ const i = document.getElementById('confirm-number'); i.value = '{number}';"
         " i.dispatchEvent(new Event('input')); })()"
@@ -179,13 +177,11 @@ class FedConsole(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
     def publish(self, shown: Picture) -> None:
-        """Give a picture to every page that is open."""
         self.loop.call_soon_threadsafe(self.feed.publish, shown)
 
 
 @contextmanager
 def fed_console() -> Iterator[FedConsole]:
-    """Serve the page in a separate thread until the block ends."""
     port, feed, settings = free_port(), Feed(), ProjectorSettings()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -209,7 +205,6 @@ def picture_of(second: int) -> Picture:
 
 
 def observation_of(second: int) -> Observation:
-    """Returns what Redis and Kafka say in this second."""
     phase, end = second % REPEATS, 1000 + 20 * second
     partitions = [Partition(topic, number) for topic in _TOPICS for number in range(3)]
     lag = phase % 7

@@ -48,7 +48,6 @@ def hurried_api(redis_server: RedisService) -> Iterator[ApiServer]:
 
 
 def head_of(size: int) -> bytes:
-    """Returns a request whose head has this many bytes."""
     start = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: mine\r\nX-Pad: "
     return start + b"p" * (size - len(start) - 4) + b"\r\n\r\n"
 

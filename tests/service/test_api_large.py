@@ -90,7 +90,6 @@ def test_a_value_of_any_size_is_served_and_charged_once(
 def test_a_small_reply_never_waits_for_a_large_one(
     api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
 ) -> None:
-    """Large values do not arrive, and the first organization asks for more and more of them."""
     lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
     other = records.caller()
     another = records.lead(other.organization_id, text(10))
@@ -170,7 +169,6 @@ def test_what_changes_while_it_is_read(
 
 
 def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Records) -> None:
-    """A caller that waits for a large value gets 503."""
     caller = records.caller(key_limit=(1_000_000, 1), organization_limit=(1_000_000, 1))
     lead = records.lead(caller.organization_id, text())
     with running_api(ApiSettings(redis_url=proxy.url)) as api:

@@ -37,7 +37,6 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
 def test_exactly_n_pass_over_all_keys_and_processes(
     api: ApiServer, records: Records, redis_server: RedisService
 ) -> None:
-    """All keys of an organization and all processes of the API share the organization's limit."""
     caller = records.caller(key_limit=(9, 3600), organization_limit=(20, 3600))
     keys = [caller.key, *(api_keys.mint(caller.organization_id) for _ in range(2))]
     for key in keys:
@@ -60,7 +59,6 @@ Change = Callable[[redis.Redis], object]
 
 
 def fail_to_save(client: redis.Redis) -> None:
-    """Its directory is gone."""
     shutil.rmtree(str(client.config_get("dir")["dir"]))
     client.config_set("save", "3600 1")  # a failed save blocks writes only if saving is enabled
     client.bgsave()

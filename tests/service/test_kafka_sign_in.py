@@ -35,7 +35,6 @@ class Servers(NamedTuple):
     settings: dict[str, Any]
 
     def set_password(self, password: str) -> None:
-        """Let the user crm sign in with this password only."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         change = UserScramCredentialUpsertion("crm", info, password.encode())
         admin = topics.admin(self.broker.bootstrap_servers)  # kept until its requests are answered

@@ -69,7 +69,6 @@ def client(leadview: Leadview, request: pytest.FixtureRequest) -> Iterator[Clien
 
 
 def event(resource: Resource, version: int = 1, organization: str = OWN) -> crm.Message:
-    """The example event of a resource, in one of our organizations."""
     data = msgspec.to_builtins(resource.event_example) | {"version": version, "organization_id": organization}
     return crm.changed(resource, data)
 

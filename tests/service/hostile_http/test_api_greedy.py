@@ -86,7 +86,6 @@ def test_clients_that_hold_connections_keep_nobody_out(patient: Target, sent: by
 def test_a_flood_takes_neither_memory_nor_the_time_of_others(
     api: Target, caller: Caller, head: bytes, piece: bytes, *, read: bool
 ) -> None:
-    """As much is sent as is taken. After each piece, somebody else is served."""
     before = psutil.Process().memory_info().rss
     with api.connect() as connection:
         connection.sendall(head)
@@ -227,7 +226,6 @@ def patient(redis_server: RedisService) -> Iterator[Target]:
 
 
 def lead_of(records: Records, caller: Caller, size: int) -> bytes:
-    """Returns the beginning of a request for a lead of this size."""
     return get(LEADS + records.lead(caller.organization_id, {"name": "x" * size}), caller.key).removesuffix(b"\r\n")
 
 

@@ -49,7 +49,6 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
 
 @pytest.fixture(scope="module")
 def curls(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> "Curls":
-    """The commands that the sample prints."""
     authority = tmp_path_factory.mktemp("front") / "leadview-ca.crt"
     compose("cp", "front:/data/caddy/pki/authorities/local/root.crt", str(authority))
     printed = re.findall(r"^curl .*$", compose("logs", "--no-log-prefix", "sample"), re.MULTILINE)

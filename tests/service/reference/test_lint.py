@@ -86,7 +86,6 @@ BOTH = [pytest.param(API, id="API"), pytest.param(EVENTS, id="events")]
 
 
 def breaking(of: Contract, changed: Json, folder: Path, *options: str | Path, status: int = 0) -> str:
-    """Returns what oasdiff says about a document. It ends with this status."""
     assert OASDIFF.exists(), "run `make lint`, which installs oasdiff"
     old, new = folder / "released.json", folder / "changed.json"
     old.write_bytes(orjson.dumps(of.told(orjson.loads(of.released.read_bytes()))))

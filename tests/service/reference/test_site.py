@@ -75,7 +75,6 @@ def written(folder: Path, servers: list[str]) -> Path:
 
 
 def look(pages: list[str], **order: Any) -> Any:
-    """Returns what `docs/generate/reference/look.mjs` prints."""
     assert CHROMIUM, "install Chromium, on Debian with `apt-get install chromium`"
     given = {
         "chromium": CHROMIUM,
@@ -103,8 +102,6 @@ def test_every_page_opens_without_a_network(site: Path, width: int, *, dark: boo
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serves the folder as any static server does."""
-
     class Static(Quiet, http.server.SimpleHTTPRequestHandler): ...
 
     with serving(functools.partial(Static, directory=folder)) as port:
@@ -237,7 +234,6 @@ def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
         limited = Records(client).caller(key_limit=(1, 3600), organization_limit=(100, 3600))
 
         def second(*keys: str) -> str:
-            """Returns what the second request prints."""
             url = f"http://127.0.0.1:{api.port}"
             return [run(language, text, tmp_path, url, key, LEAD.event_example.id) for key in keys][1]
 
@@ -249,7 +245,6 @@ def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
 
 
 def run(language: str, text: str, folder: Path, url: str, key: str, lead: str) -> str:
-    """Returns what a sample prints."""
     given = os.environ | {"API": url, "API_KEY": key, "LEAD_ID": lead}
     return printed_by(command(language, text, folder), environment=given)
 
@@ -265,7 +260,6 @@ def command(language: str, text: str, folder: Path) -> list[str]:
 
 
 def compiled(text: str, folder: Path) -> Path:
-    """Returns the program that TypeScript makes of a sample, with all of its checks."""
     source = folder / "sample.mts"
     source.write_text(f"{text}\nexport {{}};\n", "utf-8")
     bin_folder = PACKAGES / "node_modules"

@@ -19,6 +19,7 @@ from devstack.jars import CONNECT
 from devstack.ports import free_port
 from devstack.waiting import wait_until
 from tests.harness.programs import printed_by
+from tests.harness.services import not_available
 
 _READY_TIMEOUT_SECONDS = 180.0
 _JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
@@ -94,10 +95,6 @@ _USER = "postgres"
 """The superuser of the database. If the tests run as root, which PostgreSQL refuses, also the user of the process."""
 
 
-class PostgresMissing(RuntimeError):
-    """The programs of PostgreSQL are not installed."""
-
-
 class Postgres(NamedTuple):
     """A running server with the empty database `crm`. Everyone on this machine may connect without a password."""
 
@@ -116,7 +113,7 @@ class Postgres(NamedTuple):
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """Run a server until the block ends. Raises PostgresMissing, ServerFailed, TimeoutError."""
+    """Run a server until the block ends. Raises ServerFailed, TimeoutError."""
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="leadview-postgres-", ignore_cleanup_errors=True) as scratch:
         directory, port = Path(scratch), free_port()
@@ -146,7 +143,7 @@ def _programs() -> Path:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     elsewhere = shutil.which("postgres")
     if not found and not elsewhere:
-        raise PostgresMissing("PostgreSQL is not installed: `apt-get install postgresql`")
+        not_available("PostgreSQL is not installed: `apt-get install postgresql`")
     return found[-1].parent if found else Path(str(elsewhere)).parent
 
 

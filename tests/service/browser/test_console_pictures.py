@@ -6,6 +6,7 @@ picture that it gets, so it says what changes within two seconds, and an hour of
 
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -60,18 +61,14 @@ def page(console: FedConsole, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert {request.split("/")[2] for request in page.requested} == {console.url.split("/")[2]}
 
 
-class _Pictures:
-    """Pictures that follow one another."""
-
-    taken = 0
+_numbers = count(1)
 
 
 def pictured(found: Observation) -> Picture:
     """Returns the next picture: the page is known to show it by its time."""
-    _Pictures.taken += 1
     shown = picture(found, None, _API, None, None, [])
     moving = [replace(topic, published=5.0, applied=5.0) for topic in shown.topics]
-    return replace(shown, topics=moving, at=shown.at + 1000 * _Pictures.taken)
+    return replace(shown, topics=moving, at=shown.at + 1000 * next(_numbers))
 
 
 def items(page: Page, selector: str) -> list[str]:

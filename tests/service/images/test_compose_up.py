@@ -20,7 +20,7 @@ import pytest
 from deploy.release import context_of, image, version_of
 from devstack.child import Child
 from devstack.programs import ROOT
-from tests.harness.compose import Compose, EngineMissing
+from tests.harness.compose import Compose
 from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
@@ -38,11 +38,7 @@ each_service = pytest.mark.parametrize("name", STAYING)
 
 @pytest.fixture(scope="module")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
-    try:
-        compose = Compose(tmp_path_factory.mktemp("compose"))
-    except EngineMissing as error:
-        not_available(str(error))
-    with compose:
+    with Compose(tmp_path_factory.mktemp("compose")) as compose:
         compose("--profile", "sample", "up", "--build", "--detach")
         yield compose
 

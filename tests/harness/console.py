@@ -35,7 +35,7 @@ from tests.harness.api_server import ApiServer, Response, running_uvicorn
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
 from tests.harness.services import not_available
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
 
 PAGE = {"X-Leadview-Console": "page"}
 
@@ -122,12 +122,8 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
     the notes. Figures that move are compared when they stand still for a moment, so the servers should be at rest.
     """
     page.wait_for("#verdict-text", *words)
-    said: Any = None
 
-    def agrees() -> bool:
-        nonlocal said
-        # The page shows what is between backticks in another font, without them.
-        said = orjson.loads(leadview.run("status", "--json").stdout.replace("`", ""))
+    def agrees(said: Any) -> bool:
         problems, notes = page.text("#problems"), page.text("#notes")
         return bool(
             verdict(page) == said["verdict"]
@@ -135,7 +131,8 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
             and all(each.partition(":")[0].partition(" for ")[0] in notes for each in said["notes"])
         )
 
-    wait_until(agrees, lambda: f"the page says {said!r}; it says {verdict(page)!r}, {page.text('#problems')!r}")
+    # The page shows what is between backticks in another font, without them.
+    wait_for(lambda: orjson.loads(leadview.run("status", "--json").stdout.replace("`", "")), agrees, "the page agrees")
 
 
 def find(page: Page, text: str, *words: str) -> str:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import requests
 
-from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
+from devstack.child import STOP_TIMEOUT_SECONDS, Child
 from devstack.jars import CONNECT
 from devstack.ports import free_port
+from devstack.programs import while_running
 from devstack.waiting import wait_until
 from tests.harness.programs import printed_by
 from tests.harness.services import not_available
@@ -102,13 +103,10 @@ class Postgres(NamedTuple):
     port: int
 
     def run(self, sql: str, database: str = _DATABASE) -> str:
-        """Run statements in one session. Returns the rows without a header. Raises CalledProcessError."""
+        """Run statements in one session. Returns the rows without a header. The test fails if it fails."""
         command = [str(self.programs / "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]
         command += ["--set", "ON_ERROR_STOP=1", "--host", "127.0.0.1", "--port", str(self.port), "--username", _USER]
-        done = subprocess.run([*command, database], input=sql, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ServerFailed(done.stderr)
-        return done.stdout
+        return printed_by([*command, database], stdin=sql)
 
 
 @contextmanager
@@ -129,7 +127,9 @@ def running_postgres() -> Iterator[Postgres]:
         server = Child(command, log=directory / "postgres.log", directory=directory)
         try:
             postgres = Postgres(programs, port)
-            wait_until(lambda: _answers(server, postgres), "PostgreSQL answers")
+            ready = [str(programs / "pg_isready"), "--quiet", "--host", "127.0.0.1", "--port", str(port)]
+            answers = while_running(server, lambda: subprocess.run(ready, check=False).returncode == 0)
+            wait_until(answers, "PostgreSQL answers")
             postgres.run(f"CREATE DATABASE {_DATABASE}", "postgres")
             yield postgres
         finally:
@@ -145,11 +145,3 @@ def _programs() -> Path:
     if not found and not elsewhere:
         not_available("PostgreSQL is not installed: `apt-get install postgresql`")
     return found[-1].parent if found else Path(str(elsewhere)).parent
-
-
-def _answers(server: Child, postgres: Postgres) -> bool:
-    server.check_running()
-    try:
-        return bool(postgres.run("SELECT 1", "postgres"))
-    except ServerFailed:
-        return False

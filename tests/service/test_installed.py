@@ -152,7 +152,7 @@ def test_commands_find_their_own_packages(installed: Installed) -> None:
 
 def test_advice_names_the_command_as_it_was_called(installed: Installed, redis_server: RedisService) -> None:
     environment = installed.environment(redis_url=redis_server.url, kafka_bootstrap_servers="127.0.0.1:1")
-    command = [installed.leadview.parent / "python", "-m", "leadview", "status"]
+    command = [str(installed.leadview.parent / "python"), "-m", "leadview", "status"]
     told = printed_by(command, status=1, directory=installed.wheel.parent, environment=environment | {"PYTHONPATH": ""})
     assert "start one with `python -m leadview run`" in told
 

@@ -82,7 +82,8 @@ def test_every_resource_does_everything(client: Client) -> None:
     rebuilt_and_promoted(client)
     for resource in RESOURCES:
         verified_repaired_and_shown(client, resource)
-    dropped(client)
+    client.leadview.run("drop").ends(0, "generation 1 dropped")
+    assert list(client.leadview.redis.scan_iter(pattern(1))) == []
     erased_and_created_again(client)
     for resource in RESOURCES:
         deleted(client, resource)
@@ -118,11 +119,6 @@ def verified_repaired_and_shown(client: Client, resource: Resource) -> None:
     run("rebuild", "--organization", OWN, f"--{resource.noun}", id_).ends(0, "1 records replayed in place")
     run("verify").ends(0)
     run("show", resource.noun, OWN, id_).ends(0, f"version 1 at {client.leadview.prefix}{resource.topic}:")
-
-
-def dropped(client: Client) -> None:
-    client.leadview.run("drop").ends(0, "generation 1 dropped")
-    assert list(client.leadview.redis.scan_iter(pattern(1))) == []
 
 
 def erased_and_created_again(client: Client) -> None:

@@ -19,6 +19,7 @@ from devstack.jars import CONNECT
 from devstack.ports import free_port
 from devstack.programs import while_running
 from devstack.waiting import wait_until
+from tests.harness.api_server import ApiServer
 from tests.harness.programs import printed_by
 from tests.harness.services import not_available
 
@@ -42,13 +43,6 @@ class Connect(NamedTuple):
             raise self.child.failure(f"refused the connector {connector['name']}: {answer.text}")
         status = f"/connectors/{connector['name']}/status"
         wait_until(lambda: self._runs(status), f"the connector {connector['name']} runs", _READY_TIMEOUT_SECONDS)
-
-    def answers(self) -> bool:
-        self.child.check_running()
-        try:
-            return self._ask("GET", "/health").ok
-        except OSError:
-            return False
 
     def _runs(self, path: str) -> bool:
         answer = self._ask("GET", path)
@@ -83,9 +77,9 @@ def running_connect(directory: Path, bootstrap_servers: str) -> Iterator[Connect
     main = ["-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectStandalone", str(properties)]
     child = Child(["java", *_JVM_OPTIONS, *_LOG_OPTIONS, *main], log=directory / "connect.log")
     try:
-        connect = Connect(child, port)
-        wait_until(connect.answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
-        yield connect
+        answers = while_running(child, lambda: ApiServer(port).answers("/health"))
+        wait_until(answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
+        yield Connect(child, port)
     finally:
         child.kill()
 

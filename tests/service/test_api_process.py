@@ -24,7 +24,7 @@ from schemas import api_keys
 from schemas.settings import ApiSettings, variable
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, get, in_kernel, read_all, responses, running_api_process
-from tests.harness.records import Records
+from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -86,9 +86,9 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None
         assert child.wait(PATIENCE_SECONDS) == 0
 
 
-def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, redis_server: RedisService) -> None:
-    with redis_server.client() as client:
-        caller = Records(client).caller()
+def test_after_sigterm_it_serves_on_until_others_have_noticed(
+    tmp_path: Path, redis_server: RedisService, caller: Caller
+) -> None:
     # The drain lasts as long as this test wants: the second SIGTERM ends it.
     settings = {"redis_url": redis_server.url, "api_redis_timeout": PATIENCE_SECONDS, "api_drain_seconds": 3600}
     head = get(LEADS + str(uuid4()), caller.key)
@@ -138,12 +138,11 @@ def values(metrics: ApiServer) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}
 
 
-def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService) -> None:
+def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService, records: Records, caller: Caller) -> None:
     """The logs are JSON, and hold no key."""
     settings = {"api_redis_timeout": PATIENCE_SECONDS, "log_level": "debug"}
-    with redis_server.client() as client, two_workers(tmp_path, redis_server, **settings) as (child, api, metrics):
-        records = Records(client)
-        caller, busy = records.caller(), records.caller(key_limit=(20, 3600))
+    busy = records.caller(key_limit=(20, 3600))
+    with two_workers(tmp_path, redis_server, **settings) as (child, api, metrics):
         for _ in range(10):
             assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404
         api.exchange(f"GET /\x00 HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode())

@@ -113,17 +113,15 @@ async def test_one_request_is_one_write(any_redis: RedisService, monkeypatch: py
         assert sum(spy.call_count for spy in spies) == 5
 
 
-async def test_data_as_of_was_known_before_the_document_was_read(redis_server: RedisService) -> None:
+async def test_data_as_of_was_known_before_the_document_was_read(
+    redis_server: RedisService, records: Records, caller: Caller
+) -> None:
     """What is found out while the document is being read may be about a later change. And what one connection said does
     not hold for the next one, which may lead to a server that has lost writes.
     """
     settings = patient(redis_server.url)
-    control.complete_all(settings)
-    with redis_server.client() as client:
-        records = Records(client)
-        caller = records.caller()
-        lead = records.lead(caller.organization_id, {"pad": "x" * 100_000})
-        client.set(names.AS_OF, 1000)
+    lead = records.lead(caller.organization_id, {"pad": "x" * 100_000})
+    records.client.set(names.AS_OF, 1000)
     async with opened(settings) as (servers, serving, store):
 
         async def told() -> bytes:
@@ -138,8 +136,7 @@ async def test_data_as_of_was_known_before_the_document_was_read(redis_server: R
         assert await reading == b"data-as-of: 1970-01-01T00:00:01.000Z\r\n"
         large = await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")
         assert (large.status, large.as_of) == (LARGE, b"data-as-of: 1970-01-01T00:00:02.000Z\r\n")
-        with redis_server.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
+        records.client.client_kill_filter(_type="normal", skipme=True)
         whole = await store.read_large(caller_of(caller), resources.LEAD, lead, large, b"")
         assert (whole.status, whole.as_of) == (200, b"")
         assert await told() == b""

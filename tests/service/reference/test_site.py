@@ -55,9 +55,8 @@ class Service(Struct, frozen=True):
 
 
 @pytest.fixture
-def service(redis_server: RedisService) -> Iterator[Service]:
-    with redis_server.client() as client, running_api(patient(redis_server.url)) as api:
-        records = Records(client)
+def service(redis_server: RedisService, records: Records) -> Iterator[Service]:
+    with running_api(patient(redis_server.url)) as api:
         caller, limited = records.caller(), records.caller(key_limit=(1, 2), organization_limit=(100, 3600))
         leads = [records.lead(each.organization_id, LEAD.example) for each in (caller, limited)]
         yield Service(api, caller, limited, *leads)
@@ -222,12 +221,12 @@ def test_a_sample_says_that_a_proxy_answered(
 
 @pytest.mark.parametrize(("page", "language", "text"), [one for one in samples() if one.values[0] == "keys"])
 def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
-    redis_server: RedisService, tmp_path: Path, page: str, language: str, text: str
+    redis_server: RedisService, records: Records, tmp_path: Path, page: str, language: str, text: str
 ) -> None:
     """Both are 429, and only the policies say which it is."""
     settings = patient(redis_server.url, api_unknown_key_limit="1/3600s", api_trusted_proxies="")
-    with redis_server.client() as client, running_api(settings) as api:
-        limited = Records(client).caller(key_limit=(1, 3600), organization_limit=(100, 3600))
+    with running_api(settings) as api:
+        limited = records.caller(key_limit=(1, 3600), organization_limit=(100, 3600))
 
         def second(*keys: str) -> str:
             url = f"http://127.0.0.1:{api.port}"

@@ -5,12 +5,16 @@ The page is shown in two widths and schemes.
 
 import os
 import re
+import signal
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from devstack.programs import ROOT, ask
-from tests.harness.chromium import Page
-from tests.harness.make_run import page_and_output
+from tests.harness.chromium import Page, open_page
+from tests.harness.console import find
+from tests.harness.make_run import running
 
 IMAGES = ROOT / "docs" / "images"
 _WORK_SECONDS = 40.0
@@ -20,8 +24,11 @@ _WIDE, _NARROW = 1200, 400
 def main() -> int:
     """Returns the exit code."""
     IMAGES.mkdir(exist_ok=True)
-    with page_and_output() as (page, printed):
-        _take(page, printed)
+    with TemporaryDirectory() as name, running(Path(name), "--no-live", "--port", "0", "--rate", "20") as run:
+        run.wait_until_ready()
+        with open_page(Path(name)) as page:
+            _take(page, run.output)
+        run.end(signal.SIGINT)
     return 0
 
 
@@ -33,7 +40,7 @@ def _take(page: Page, printed: str) -> None:
     page.open(found["console"])
     page.wait_for("#connection", "live")
     _work(found["base URL"], found["API key"], lead[1])
-    _ask(page, f"{found['of organization']}:{lead[1]}")
+    find(page, f"{found['of organization']}:{lead[1]}", "Readers see", "contact")
     page.screenshot(IMAGES / "console-way.webp", until="#lines")
     for width in (_WIDE, _NARROW):
         for dark in (False, True):
@@ -53,13 +60,6 @@ def _work(url: str, key: str, lead: str) -> None:
         time.sleep(0.15)
         if time.monotonic() > until:
             return
-
-
-def _ask(page: Page, text: str) -> None:
-    page.do(
-        f"(() => {{ const i = document.getElementById('find-text'); i.value = '{text}'; i.form.requestSubmit(); }})()"
-    )
-    page.wait_for("#answers", "Readers see", "contact")
 
 
 if __name__ == "__main__":

@@ -161,7 +161,6 @@ def stream(chance: Random, path: bytes, authorization: bytes) -> Stream:
 
 
 def _request(chance: Random, request_id: bytes) -> bytes:
-    """Returns a valid request without a body."""
     headers = [(b"Host", chance.choice((b"x", b"api.example.com:8000", b"[::1]:1", b"")))]
     headers += [(b"X-Request-Id", request_id), *chance.sample(_HEADERS, chance.randrange(4))]
     chance.shuffle(headers)
@@ -275,7 +274,6 @@ def fuzz(seed: int, seconds: float) -> str:
 
 
 def _check(sent: Stream, answers: list[Response]) -> int:
-    """Returns how many requests were served."""
     found = [(answer.status, answer.headers.get("x-request-id")) for answer in answers]
     whole = b"".join(sent.pieces)
     shown = f"{_MUCH.sub(_SHORT, whole)!r} -> {found}"
@@ -333,7 +331,6 @@ def request_ids(sent: bytes) -> list[bytes]:
 
 
 def _answer(connection: h11.Connection) -> bool:
-    """Returns whether another request may follow."""
     if connection.our_state is h11.SEND_RESPONSE:
         connection.send(_NOT_FOUND)
         connection.send(h11.EndOfMessage())

@@ -127,23 +127,15 @@ def _field_of_the_header(random: Random, count: int, base: int) -> bytes:
 
 
 def _bytes_of_records(random: Random, count: int, base: int) -> bytes:
-    content = bytearray(b"".join(_records(random, count)))
+    """Some are inserted, replaced or missing, or the rest is."""
+    content = b"".join(_records(random, count))
     for _ in range(random.randint(1, 5)):
-        at = random.randrange(len(content))
-        match random.randrange(4):
-            case 0:
-                content[at] = random.randrange(256)
-            case 1:
-                content[at:at] = raw_batches.varint(random.choice(_VARINTS))
-            case 2:
-                del content[at : at + random.randint(1, 9)]
-            case _:
-                del content[at:]
-        if not content:
-            break
+        at = random.randrange(len(content) + 1)
+        end = random.choice((at, at + 1, at + random.randint(1, 9), len(content)))
+        other = random.choice((b"", random.randbytes(1), raw_batches.varint(random.choice(_VARINTS))))
+        content = content[:at] + other + content[end:]
     codec = random.choice(_CODECS)
-    compressed = raw_batches.compress(codec, bytes(content))
-    return batch([b""] * count, codec=codec, compressed=compressed, base=base)
+    return batch([b""] * count, codec=codec, compressed=raw_batches.compress(codec, content), base=base)
 
 
 def _any_bytes(random: Random, count: int, base: int) -> bytes:
@@ -153,8 +145,7 @@ def _any_bytes(random: Random, count: int, base: int) -> bytes:
 
 def _compressed_bytes(random: Random, count: int, base: int) -> bytes:
     """Bytes of a compressed batch are others, or it is cut off."""
-    whole = batch(_records(random, count), codec=random.choice(_CODECS[1:]), base=base)
-    data = bytearray(whole)
+    data = bytearray(batch(_records(random, count), codec=random.choice(_CODECS[1:]), base=base))
     for _ in range(random.randint(1, 4)):
         data[random.randrange(61, len(data))] = random.randrange(256)
     del data[random.randint(62, len(data)) :]

@@ -105,15 +105,16 @@ class ApiServer(Struct, frozen=True):
         """Returns a TCP connection; the caller closes it."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=self.timeout)
 
-    def exchange(self, sent: bytes) -> bytes:
-        """Returns everything that the server sends in response to `sent` until it closes the connection."""
+    def exchange(self, sent: bytes, size: int = 1 << 30) -> bytes:
+        """Returns everything that the server sends in response to `sent`, which goes out in pieces of this size, until
+        it closes the connection."""
         with self.connect() as connection:
-            connection.sendall(sent)
+            for start in range(0, len(sent), size):
+                connection.sendall(sent[start : start + size])
             return read_all(connection)
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Returns what the server sends until it closes its side."""
     received = b""
     while piece := connection.recv(65536):
         received += piece

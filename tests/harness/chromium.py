@@ -87,7 +87,6 @@ class Page:
         return last
 
     def size(self, width: int, *, dark: bool = False) -> None:
-        """Set the width of the window, and the color scheme that the user prefers."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
@@ -99,7 +98,6 @@ class Page:
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
     def hover(self, selector: str) -> None:
-        """Move the mouse into the middle of an element."""
         script = "scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
         middle = "[b.x + b.width / 2, b.y + b.height / 2]"
         box = self.do(
@@ -162,7 +160,6 @@ class Page:
 
 @contextmanager
 def open_page(directory: Path) -> Iterator[Page]:
-    """Start Chromium with a fresh profile in a folder, and open a page until the block ends."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program, "Chromium is not installed (Debian: apt install chromium)"
     # Chromium reads commands from descriptor 3, and writes to 4. What it prints goes to its log.

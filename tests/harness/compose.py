@@ -17,6 +17,7 @@ from devstack.jars import KAFKA, JarsMissing
 from devstack.ports import free_port
 from devstack.programs import ROOT
 from tests.harness.programs import printed_by
+from tests.harness.services import not_available
 
 _COMMAND_TIMEOUT_SECONDS = 1800.0  # the first build fetches every dependency
 _PROBE_TIMEOUT_SECONDS = 60.0
@@ -28,10 +29,6 @@ _STAND_IN_BASE = "leadview-stand-in:debian"
 _INHERITED = ("etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
 
 
-class EngineMissing(Exception):
-    """There is no engine with Compose, or it cannot get an image. The message says which."""
-
-
 class Compose:
     """A project with a port, a network and images of its own. `port` is that of the front.
 
@@ -39,7 +36,8 @@ class Compose:
     """
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is for the changed compose.yaml. Raises EngineMissing."""
+        """`directory` is for the changed compose.yaml. Without an engine with Compose, or without an image that it
+        needs, the test is skipped, or it fails."""
         self._engine, self._compose, self._environment = _engine()
         self.port = free_port()
         self._project = f"leadview-test-{self.port}"
@@ -62,7 +60,6 @@ class Compose:
 
     @property
     def services(self) -> dict[str, dict[str, Any]]:
-        """The services as compose.yaml has them, by name."""
         services: dict[str, dict[str, Any]] = yaml.safe_load(self._file.read_text())["services"]
         return services
 
@@ -89,7 +86,6 @@ class Compose:
         )
 
     def engine(self, *words: str, standard_input: str = "") -> str:
-        """Run a command of the engine, and return its standard output."""
         return printed_by(
             [self._engine, *words],
             environment=self._environment,
@@ -119,7 +115,7 @@ def _engine() -> tuple[str, list[str], dict[str, str]]:
         if name == "docker" and _COMPOSE.exists():
             # Without plug-ins there is no BuildKit either. What is built at the same time does not share its layers.
             return name, [str(_COMPOSE)], os.environ | {"DOCKER_BUILDKIT": "0", "COMPOSE_PARALLEL_LIMIT": "1"}
-    raise EngineMissing("neither Docker nor Podman runs here, with Compose (CONTRIBUTING.md)")
+    return not_available("neither Docker nor Podman runs here, with Compose (CONTRIBUTING.md)")
 
 
 def _succeeds(*command: str) -> bool:
@@ -133,10 +129,10 @@ def _succeeds(*command: str) -> bool:
 def _make_stand_in(engine: str, image: str, environment: Mapping[str, str]) -> None:
     """Makes an image of Debian's packages, under the name of one that cannot be pulled (`stand-ins.Dockerfile`).
 
-    Needs root and debootstrap, and Maven for Apache Kafka. Raises EngineMissing."""
+    Needs root and debootstrap, and Maven for Apache Kafka."""
     missing = f"{engine} has no image {image} and cannot pull it"
     if os.geteuid() or not shutil.which("debootstrap"):
-        raise EngineMissing(f"{missing}: root could make a stand-in for it with debootstrap")
+        not_available(f"{missing}: root could make a stand-in for it with debootstrap")
     target = re.split("[/:]", image.removeprefix("apache/"))[0]
     try:
         with TemporaryDirectory(prefix="leadview-stand-in-") as scratch:
@@ -150,7 +146,7 @@ def _make_stand_in(engine: str, image: str, environment: Mapping[str, str]) -> N
             command = (engine, "build", "--file", str(_DOCKERFILE), "--target", target, "--tag", image, str(context))
             printed_by(command, environment=environment)
     except (AssertionError, subprocess.TimeoutExpired, JarsMissing) as error:
-        raise EngineMissing(f"{missing}: {error}") from error
+        not_available(f"{missing}: {error}")
 
 
 def _make_base(engine: str, root: Path, environment: Mapping[str, str]) -> None:

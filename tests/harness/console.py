@@ -35,7 +35,7 @@ from tests.harness.api_server import ApiServer, Response, running_uvicorn
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
 from tests.harness.services import not_available
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
 
 PAGE = {"X-Leadview-Console": "page"}
 
@@ -73,7 +73,6 @@ class Console:
                 yield events(response)
 
     def picture(self) -> Any:
-        """Returns the newest picture."""
         with self.page() as heard:
             return next(data for name, data in heard if name == "picture")
 
@@ -123,12 +122,8 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
     the notes. Figures that move are compared when they stand still for a moment, so the servers should be at rest.
     """
     page.wait_for("#verdict-text", *words)
-    said: Any = None
 
-    def agrees() -> bool:
-        nonlocal said
-        # The page shows what is between backticks in another font, without them.
-        said = orjson.loads(leadview.run("status", "--json").stdout.replace("`", ""))
+    def agrees(said: Any) -> bool:
         problems, notes = page.text("#problems"), page.text("#notes")
         return bool(
             verdict(page) == said["verdict"]
@@ -136,7 +131,8 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
             and all(each.partition(":")[0].partition(" for ")[0] in notes for each in said["notes"])
         )
 
-    wait_until(agrees, lambda: f"the page says {said!r}; it says {verdict(page)!r}, {page.text('#problems')!r}")
+    # The page shows what is between backticks in another font, without them.
+    wait_for(lambda: orjson.loads(leadview.run("status", "--json").stdout.replace("`", "")), agrees, "the page agrees")
 
 
 def find(page: Page, text: str, *words: str) -> str:
@@ -158,7 +154,6 @@ def axe(page: Page) -> list[Any]:
 
 
 def type_number(page: Page, number: str) -> None:
-    """Type the number of a generation into the dialog that asks for it."""
     page.do(
         f"(() => {{ const i = document.getElementById('confirm-number'); i.value = '{number}';"
         " i.dispatchEvent(new Event('input')); })()"
@@ -179,13 +174,11 @@ class FedConsole(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
     def publish(self, shown: Picture) -> None:
-        """Give a picture to every page that is open."""
         self.loop.call_soon_threadsafe(self.feed.publish, shown)
 
 
 @contextmanager
 def fed_console() -> Iterator[FedConsole]:
-    """Serve the page in a separate thread until the block ends."""
     port, feed, settings = free_port(), Feed(), ProjectorSettings()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -209,7 +202,6 @@ def picture_of(second: int) -> Picture:
 
 
 def observation_of(second: int) -> Observation:
-    """Returns what Redis and Kafka say in this second."""
     phase, end = second % REPEATS, 1000 + 20 * second
     partitions = [Partition(topic, number) for topic in _TOPICS for number in range(3)]
     lag = phase % 7

@@ -1,6 +1,7 @@
 """An API under attack, and its log."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -62,18 +63,14 @@ def target(
         root.setLevel(level)
 
 
-def answer_to(api: ApiServer, sent: bytes) -> Response:
-    """Send this, and return the only response. It is sound, and the connection ends with it."""
-    (answer,) = responses(api.exchange(sent))
-    assert_sound(answer)
-    return answer
-
-
-def assert_sound(answer: Response) -> None:
+def answer_to(api: ApiServer, sent: bytes, size: int = 1 << 30) -> Response:
+    """Send this in pieces of this size, and return the only response. It is sound, and the connection ends with it."""
+    (answer,) = responses(api.exchange(sent, size))
     assert answer.status in CODES
-    assert answer.headers["x-request-id"]
+    assert re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", answer.headers["x-request-id"])
     if answer.status not in (204, 304):
-        assert answer.headers["content-type"] == "application/json"
-        assert answer.json
+        assert (answer.headers["content-type"], bool(answer.json)) == ("application/json", True)
     if answer.status >= 400:
-        assert answer.json["request_id"] == answer.headers["x-request-id"]
+        told = (answer.json["request_id"], answer.headers["cache-control"])
+        assert told == (answer.headers["x-request-id"], "no-store")
+    return answer

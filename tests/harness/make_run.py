@@ -1,17 +1,15 @@
-"""`make run` as a developer runs it, and its console in Chromium."""
+"""`make run` as a developer runs it."""
 
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from devstack.programs import ROOT, descendants, is_alive
 from devstack.redis_server import redis_program
-from tests.harness.chromium import Page, open_page
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -64,17 +62,3 @@ def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]
             yield Run(process, output, scratch)
         finally:
             process.kill()
-
-
-@contextmanager
-def page_and_output() -> Iterator[tuple[Page, str]]:
-    """Run it with sample data until the block ends. The block gets a page, which shows nothing yet, and what `make run`
-    has printed.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with running(folder, "--no-live", "--port", "0", "--rate", "20") as run:
-            run.wait_until_ready()
-            with open_page(folder) as page:
-                yield page, run.output
-            run.end(signal.SIGINT)

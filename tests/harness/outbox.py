@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 
 import requests
 
-from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
+from devstack.child import STOP_TIMEOUT_SECONDS, Child
 from devstack.jars import CONNECT
 from devstack.ports import free_port
+from devstack.programs import while_running
 from devstack.waiting import wait_until
+from tests.harness.api_server import ApiServer
 from tests.harness.programs import printed_by
+from tests.harness.services import not_available
 
 _READY_TIMEOUT_SECONDS = 180.0
 _JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
@@ -40,13 +43,6 @@ class Connect(NamedTuple):
             raise self.child.failure(f"refused the connector {connector['name']}: {answer.text}")
         status = f"/connectors/{connector['name']}/status"
         wait_until(lambda: self._runs(status), f"the connector {connector['name']} runs", _READY_TIMEOUT_SECONDS)
-
-    def answers(self) -> bool:
-        self.child.check_running()
-        try:
-            return self._ask("GET", "/health").ok
-        except OSError:
-            return False
 
     def _runs(self, path: str) -> bool:
         answer = self._ask("GET", path)
@@ -81,9 +77,9 @@ def running_connect(directory: Path, bootstrap_servers: str) -> Iterator[Connect
     main = ["-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectStandalone", str(properties)]
     child = Child(["java", *_JVM_OPTIONS, *_LOG_OPTIONS, *main], log=directory / "connect.log")
     try:
-        connect = Connect(child, port)
-        wait_until(connect.answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
-        yield connect
+        answers = while_running(child, lambda: ApiServer(port).answers("/health"))
+        wait_until(answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
+        yield Connect(child, port)
     finally:
         child.kill()
 
@@ -94,10 +90,6 @@ _USER = "postgres"
 """The superuser of the database. If the tests run as root, which PostgreSQL refuses, also the user of the process."""
 
 
-class PostgresMissing(RuntimeError):
-    """The programs of PostgreSQL are not installed."""
-
-
 class Postgres(NamedTuple):
     """A running server with the empty database `crm`. Everyone on this machine may connect without a password."""
 
@@ -105,18 +97,15 @@ class Postgres(NamedTuple):
     port: int
 
     def run(self, sql: str, database: str = _DATABASE) -> str:
-        """Run statements in one session. Returns the rows without a header. Raises CalledProcessError."""
+        """Run statements in one session. Returns the rows without a header. The test fails if it fails."""
         command = [str(self.programs / "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]
         command += ["--set", "ON_ERROR_STOP=1", "--host", "127.0.0.1", "--port", str(self.port), "--username", _USER]
-        done = subprocess.run([*command, database], input=sql, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ServerFailed(done.stderr)
-        return done.stdout
+        return printed_by([*command, database], stdin=sql)
 
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """Run a server until the block ends. Raises PostgresMissing, ServerFailed, TimeoutError."""
+    """Run a server until the block ends. Raises ServerFailed, TimeoutError."""
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="leadview-postgres-", ignore_cleanup_errors=True) as scratch:
         directory, port = Path(scratch), free_port()
@@ -132,7 +121,9 @@ def running_postgres() -> Iterator[Postgres]:
         server = Child(command, log=directory / "postgres.log", directory=directory)
         try:
             postgres = Postgres(programs, port)
-            wait_until(lambda: _answers(server, postgres), "PostgreSQL answers")
+            ready = [str(programs / "pg_isready"), "--quiet", "--host", "127.0.0.1", "--port", str(port)]
+            answers = while_running(server, lambda: subprocess.run(ready, check=False).returncode == 0)
+            wait_until(answers, "PostgreSQL answers")
             postgres.run(f"CREATE DATABASE {_DATABASE}", "postgres")
             yield postgres
         finally:
@@ -146,13 +137,5 @@ def _programs() -> Path:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     elsewhere = shutil.which("postgres")
     if not found and not elsewhere:
-        raise PostgresMissing("PostgreSQL is not installed: `apt-get install postgresql`")
+        not_available("PostgreSQL is not installed: `apt-get install postgresql`")
     return found[-1].parent if found else Path(str(elsewhere)).parent
-
-
-def _answers(server: Child, postgres: Postgres) -> bool:
-    server.check_running()
-    try:
-        return bool(postgres.run("SELECT 1", "postgres"))
-    except ServerFailed:
-        return False

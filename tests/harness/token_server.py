@@ -39,7 +39,6 @@ class TokenServer:
         self.keys_url = ""
 
     def token(self) -> str:
-        """Returns a new token."""
         claims = {
             "iss": "https://identity.test",
             "sub": self.client_id,
@@ -56,7 +55,6 @@ class TokenServer:
         return self.issued[-1]
 
     def keys(self) -> bytes:
-        """Returns the JWK Set."""
         shown = self._openssl("rsa", "-in", str(self._key), "-noout", "-modulus").decode()
         modulus = bytes.fromhex(shown.strip().removeprefix("Modulus="))
         key = {"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "1", "n": _encoded(modulus), "e": "AQAB"}
@@ -81,7 +79,6 @@ class TokenServer:
 
 @contextmanager
 def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenServer]:
-    """Serve until the block ends."""
     identity, headers = TokenServer(directory), {"Content-Type": "application/json"}
 
     class Handler(Quiet, BaseHTTPRequestHandler):

@@ -69,7 +69,6 @@ class Cluster:
         ]
 
     def create(self, resource: Resource, namespace: str = "default") -> None:
-        """Raises Refused."""
         self._ask("POST", self._path(resource, namespace).rpartition("/")[0], resource)
 
     def define(self, definition: Resource) -> None:
@@ -81,7 +80,6 @@ class Cluster:
         wait_until(lambda: self.serves(path), f"{path} is served")
 
     def get(self, path: str) -> Any:
-        """Returns the answer to `/api/v1/…` or `/apis/…`. Raises Refused."""
         return self._ask("GET", path)
 
     def pods(self, namespace: str, name: str | None = None, instance: str | None = None) -> list[Resource]:
@@ -105,11 +103,9 @@ class Cluster:
         self._ask("POST", f"{_path_of(pod)}/eviction", eviction)
 
     def end(self, pod: Resource) -> None:
-        """Say of a pod that its containers have ended."""
         self._ask("DELETE", f"{_path_of(pod)}?gracePeriodSeconds=0")
 
     def add_node(self, name: str, zone: str, cpu: str) -> None:
-        """Add an idle machine with this much CPU time for pods."""
         labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}
         room = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
         status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -125,7 +121,6 @@ class Cluster:
         return False
 
     def _path(self, resource: Resource, namespace: str) -> str:
-        """Returns the path of a resource. Raises Refused if the server does not know its kind."""
         version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
         group = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if (version, kind) not in self._paths:
@@ -221,12 +216,10 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def built(folder: Path) -> list[Resource]:
-    """Returns what Kustomize builds from a folder."""
     return list(yaml.safe_load_all(printed_by([BUILD / "bin/kustomize", "build", folder])))
 
 
 def definitions() -> Iterator[Resource]:
-    """Yields each CustomResourceDefinition."""
     for module, path in _PUBLISHED:
         folder = orjson.loads(printed_by(["go", "mod", "download", "-json", module]))["Dir"]
         yield yaml.safe_load((Path(folder) / path).read_text("utf-8"))

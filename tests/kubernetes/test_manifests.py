@@ -60,7 +60,6 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 
 def overlay(name: str, *components: str, **more: object) -> list[Resource]:
-    """Returns what an overlay of the base has."""
     folder = BUILD / "overlays" / name
     folder.mkdir(parents=True, exist_ok=True)
     up = Path("../../../../deploy/kubernetes")
@@ -76,7 +75,6 @@ def overlay(name: str, *components: str, **more: object) -> list[Resource]:
 
 
 def replace(kind: str, name: str, path: str, value: object) -> Resource:
-    """Returns a patch of an overlay."""
     return {
         "target": {"kind": kind, "name": name},
         "patch": yaml.safe_dump([{"op": "replace", "path": path, "value": value}]),
@@ -221,7 +219,6 @@ def test_two_installations_share_a_namespace_and_every_pod_has_metrics(cluster: 
 
 
 def selectors(resources: list[Resource]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields the labels by which each of them selects pods."""
     for resource in resources:
         kind, spec = resource["kind"], resource.get("spec", {})
         match kind:
@@ -368,7 +365,6 @@ def test_network_policies(
 
 @pytest.fixture(scope="module")
 def policed(cluster: Cluster) -> tuple[Any, dict[str, dict[str, str]]]:
-    """The policies as the API server has them, and the labels of pods as controllers made them."""
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "policed"}})
     cluster.apply(overlay("policed", TOKENS), "policed")
     pods = {name: placed(cluster, "policed", name, number)[0] for name, number in NUMBERS.items()}

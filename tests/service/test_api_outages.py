@@ -21,14 +21,8 @@ from tests.harness.waiting import wait_until
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer.start(tmp_path, appendonly=True, options=["--appendfsync", "always"]) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url) as client:
+def client(own_redis: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(own_redis.url) as client:
         yield client
 
 
@@ -38,8 +32,8 @@ def records(client: redis.Redis) -> Records:
 
 
 @pytest.fixture
-def api(server: RedisServer) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=server.url)) as api:
+def api(own_redis: RedisServer) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=own_redis.url)) as api:
         yield api
 
 
@@ -72,10 +66,10 @@ def test_a_replica_in_place_of_its_master(api: ApiServer, client: redis.Redis, r
     assert api.get("/readyz").status == 200
 
 
-def test_a_user_that_may_not_ask_for_the_role(server: RedisServer, client: redis.Redis, records: Records) -> None:
+def test_a_user_that_may_not_ask_for_the_role(own_redis: RedisServer, client: redis.Redis, records: Records) -> None:
     """Users of one's own may have been made before a plain URL led to that question, and proxies may not know it."""
     client.acl_setuser("default", enabled=True, commands=["-role"])
-    with running_api(ApiSettings(redis_url=server.url)) as api:
+    with running_api(ApiSettings(redis_url=own_redis.url)) as api:
         wait_until_served(api, records.caller())
 
 
@@ -154,10 +148,10 @@ def test_the_first_response_after_redis_was_emptied_is_503(
 
 
 def test_an_api_that_starts_before_anything_is_projected(
-    server: RedisServer, client: redis.Redis, records: Records
+    own_redis: RedisServer, client: redis.Redis, records: Records
 ) -> None:
     """A rebooted machine without persistence must not tell every tool that its key is wrong."""
-    with running_api(ApiSettings(redis_url=server.url), ready=False) as api:
+    with running_api(ApiSettings(redis_url=own_redis.url), ready=False) as api:
         assert_unavailable(ask(api, Caller()))
         caller = records.caller()
         control.write(client, filled=())

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,6 @@ from uuid import uuid4
 
 import orjson
 import pytest
-import redis
 
 from api.__main__ import main
 from devstack.child import Child
@@ -24,7 +24,7 @@ from schemas import api_keys
 from schemas.settings import ApiSettings, variable
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, get, in_kernel, read_all, responses, running_api_process
-from tests.harness.records import Records
+from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -86,9 +86,9 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path) -> None
         assert child.wait(PATIENCE_SECONDS) == 0
 
 
-def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, redis_server: RedisService) -> None:
-    with redis_server.client() as client:
-        caller = Records(client).caller()
+def test_after_sigterm_it_serves_on_until_others_have_noticed(
+    tmp_path: Path, redis_server: RedisService, caller: Caller
+) -> None:
     # The drain lasts as long as this test wants: the second SIGTERM ends it.
     settings = {"redis_url": redis_server.url, "api_redis_timeout": PATIENCE_SECONDS, "api_drain_seconds": 3600}
     head = get(LEADS + str(uuid4()), caller.key)
@@ -138,11 +138,11 @@ def values(metrics: ApiServer) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}
 
 
-def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService) -> None:
+def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService, records: Records, caller: Caller) -> None:
     """The logs are JSON, and hold no key."""
     settings = {"api_redis_timeout": PATIENCE_SECONDS, "log_level": "debug"}
-    with redis_server.client() as client, two_workers(tmp_path, redis_server, **settings) as (child, api, metrics):
-        caller = Records(client).caller()
+    busy = records.caller(key_limit=(20, 3600))
+    with two_workers(tmp_path, redis_server, **settings) as (child, api, metrics):
         for _ in range(10):
             assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404
         api.exchange(f"GET /\x00 HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode())
@@ -150,12 +150,11 @@ def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService) -> None:
         wait_until(lambda: values(metrics).get(counted) == 10, "all requests are counted")
         found = values(metrics)
         assert metrics.get("/healthz").json == {"status": "ok"}
-        refused = _refused_while_redis_is_full(client, api, requests=50)
-        wait_until(
-            lambda: values(metrics)["leadview_api_limiter_failures_total"] == 50,
-            "uncharged requests are counted",
-        )
-        assert values(metrics)["leadview_api_limiter_refusals_total"] == refused > 0
+        with records.full():
+            statuses = Counter(api.get(LEADS + str(uuid4()), key=busy.key).status for _ in range(50))
+        failures = "leadview_api_limiter_failures_total"
+        wait_until(lambda: values(metrics)[failures] == 50, "uncharged requests are counted")
+        assert values(metrics)["leadview_api_limiter_refusals_total"] == statuses[429] == 50 - statuses[404] > 0
     told = {
         'leadview_api_requests_total{route="edge",status="400"}': 1,
         'leadview_api_request_seconds_count{route="lead"}': 10,
@@ -173,15 +172,6 @@ def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService) -> None:
     lines = child.log.read_text().splitlines()
     assert all(orjson.loads(line)["message"] for line in lines)
     assert not any(caller.key[8:40] in line for line in lines)
-
-
-def _refused_while_redis_is_full(client: redis.Redis, api: ApiServer, requests: int) -> int:
-    records = Records(client)
-    caller = records.caller(key_limit=(20, 3600))
-    with records.full():
-        statuses = [api.get(LEADS + str(uuid4()), key=caller.key).status for _ in range(requests)]
-    assert set(statuses) == {404, 429}
-    return statuses.count(429)
 
 
 def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: RedisService) -> None:

@@ -85,14 +85,7 @@ def test_refused_before_the_record_is_looked_up(
     assert answer.headers.get("www-authenticate") == challenge.get(code)
 
 
-def test_revoked_key_before_access(api: ApiServer, records: Records) -> None:
-    caller = records.caller(access=False)
-    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
-    records.revoke(caller.key)
-    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 401, "invalid_api_key")
-
-
-def test_access_before_limits_before_id(api: ApiServer, records: Records) -> None:
+def test_key_before_access_before_limits_before_id(api: ApiServer, records: Records) -> None:
     caller = records.caller(key_limit=(1, 3600))
     assert_error(api.get(LEADS + "x", key=caller.key), 400, "invalid_id")
     limited = api.get(LEADS + "x", key=caller.key)
@@ -100,6 +93,8 @@ def test_access_before_limits_before_id(api: ApiServer, records: Records) -> Non
     assert limited.headers.keys() >= LIMIT_HEADERS | {"retry-after"}
     records.organization(caller.organization_id, access=False, key_limit=(1, 3600))
     assert_error(api.get(LEADS + "x", key=caller.key), 403, "api_access_disabled")
+    records.revoke(caller.key)
+    assert_error(api.get(LEADS + "x", key=caller.key), 401, "invalid_api_key")
 
 
 @pytest.mark.parametrize(
@@ -147,24 +142,6 @@ def test_record(api: ApiServer, records: Records, caller: Caller, path: str, kin
         assert api.get(path + spelling, key=caller.key).json == body
     other = CONTACTS if path == LEADS else LEADS
     assert api.get(other + record_id, key=caller.key).status == 404
-
-
-@pytest.mark.parametrize(
-    ("state", "scheme"),
-    [
-        pytest.param(None, "bEaReR", id="never there, and the scheme in another case"),
-        pytest.param(b"D", "Bearer", id="deleted"),
-        pytest.param(b"T", "Bearer", id="tombstone"),
-    ],
-)
-def test_a_record_that_is_not_there(
-    api: ApiServer, records: Records, caller: Caller, state: bytes | None, scheme: str
-) -> None:
-    lead_id = records.lead(caller.organization_id, {}, state=state) if state else UNKNOWN
-    sent = {"Authorization": f"{scheme} {caller.key}", "If-None-Match": "*"}
-    answer = api.get(LEADS + lead_id, headers=sent)
-    assert_error(answer, 404, "not_found")
-    assert answer.headers.keys() >= LIMIT_HEADERS
 
 
 def test_head_is_get_without_a_body(api: ApiServer, records: Records, caller: Caller) -> None:

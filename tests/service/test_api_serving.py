@@ -113,15 +113,14 @@ async def test_one_request_is_one_write(any_redis: RedisService, monkeypatch: py
         assert sum(spy.call_count for spy in spies) == 5
 
 
-async def test_data_as_of_is_read_before_the_document(redis_server: RedisService) -> None:
+async def test_data_as_of_is_read_before_the_document(
+    redis_server: RedisService, records: Records, caller: Caller
+) -> None:
     """In the same round trip, so that two workers never contradict each other. What is stored while a document is being
     read may be about a later change.
     """
-    control.complete_all(patient(redis_server.url))
-    with redis_server.client() as client, faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        records = Records(client)
-        caller = records.caller()
-        lead = records.lead(caller.organization_id, {"pad": "x" * 100_000})
+    lead = records.lead(caller.organization_id, {"pad": "x" * 100_000})
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
         settings = patient(proxy.url)
         async with opened(settings) as (*_, store), opened(settings) as (*_, other):
 
@@ -130,17 +129,17 @@ async def test_data_as_of_is_read_before_the_document(redis_server: RedisService
 
             assert [await told(each) for each in (store, other)] == [b"", b""], "it is not known"
             for number in (1, 2):
-                client.set(names.AS_OF, number * 1000)
+                records.client.set(names.AS_OF, number * 1000)
                 assert [await told(each) for each in (store, other)] == [as_of(number)] * 2
             large = await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")
             proxy.faults = Faults(held=b"GETRANGE")
             reading = asyncio.create_task(store.read_large(caller_of(caller), resources.LEAD, lead, large, b""))
             await eventually(lambda: proxy.holding, "Redis is asked for the first part")
-            client.set(names.AS_OF, 3000)
+            records.client.set(names.AS_OF, 3000)
             proxy.faults = Faults()
             assert [it.as_of for it in (large, await reading)] == [as_of(2)] * 2
-            client.delete(names.AS_OF)
-            client.hset(names.AS_OF, "of", "another type")
+            records.client.delete(names.AS_OF)
+            records.client.hset(names.AS_OF, "of", "another type")
             assert await told(store) == b""
 
 

@@ -52,7 +52,6 @@ def with_users(kafka: Kafka, topic_prefix: str, users_redis: RedisServer, tmp_pa
 
 
 def results(done: Finished) -> dict[str, str]:
-    """Returns the result of each check."""
     found = (re.fullmatch(r"(\w+) +([^:]+): .+", line) for line in done.stdout.splitlines())
     return {match[2]: match[1] for match in found if match}
 
@@ -88,7 +87,6 @@ def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path:
 
 
 def contents_of(bundle: Path) -> dict[str, str]:
-    """Returns the text of each file in a bundle, by its name."""
     with ZipFile(bundle) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
@@ -211,7 +209,6 @@ EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
 def nginx(
     folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""
 ) -> Iterator[str]:
-    """Yields the URL of an nginx with these directives, and stops it."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
     if program is None:
         not_available("nginx is not installed")

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
@@ -22,6 +21,8 @@ from leadview.command import main
 from schemas.resources import LEAD
 from schemas.version import VERSION
 from tests.harness.api_server import ApiServer
+from tests.harness.commands import Finished
+from tests.harness.programs import printed_by
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -43,8 +44,8 @@ class Installed(NamedTuple):
         named = {f"LEADVIEW_{name.upper()}": str(value) for name, value in settings.items()}
         return inherited | {"PYTHONPATH": str(self.strangers), "COLUMNS": "160"} | named
 
-    def run(self, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(self, *words: str, **settings: object) -> Finished:
+        done = subprocess.run(
             [self.leadview, *words],
             cwd=self.strangers,
             env=self.environment(**settings),
@@ -53,15 +54,11 @@ class Installed(NamedTuple):
             timeout=4 * PATIENCE_SECONDS,
             check=False,
         )
+        return Finished(done.returncode, done.stdout, done.stderr)
 
 
 def pip(*words: str | Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *words],
-        check=True,
-        capture_output=True,
-        timeout=10 * PATIENCE_SECONDS,
-    )
+    printed_by([sys.executable, "-m", "pip", "--disable-pip-version-check", *words])
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +111,11 @@ def test_called_wrongly(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch)
 
 def test_commands_and_completion(installed: Installed) -> None:
     done = installed.run("--help", unknown=1)
-    assert (done.returncode, done.stderr, done.stdout.startswith("usage: leadview")) == (0, "", True)
+    assert (done.status, done.stderr, done.stdout.startswith("usage: leadview")) == (0, "", True)
     assert COMMANDS - set(done.stdout.split()) == set()
-    assert installed.run("api", "--version", unknown=1).stdout == f"leadview {VERSION}\n"
-    done = installed.run("completion", "bash")
-    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0  # noqa: S607
-    assert "dead-letters" in done.stdout
-    assert installed.run("completion", "fish").returncode == 2
+    assert installed.run("api", "--version", unknown=1) == (0, f"leadview {VERSION}\n", "")
+    printed_by(["bash", "-n"], stdin=installed.run("completion", "bash").ends(0, "dead-letters").stdout)
+    installed.run("completion", "fish").ends(2)
 
 
 def test_events_are_validated_without_the_checkout(installed: Installed) -> None:
@@ -128,8 +123,7 @@ def test_events_are_validated_without_the_checkout(installed: Installed) -> None
     event = {"specversion": "1.0", "id": "1", "source": "crm", "type": "crm.lead.changed"}
     value = orjson.dumps(event | {"data": msgspec.to_builtins(LEAD.event_example)}).decode()
     (installed.strangers / "events.tsv").write_text(f"{key}\t{value}\n")
-    done = installed.run("validate", "--render", "events.tsv")
-    assert (done.returncode, orjson.loads(done.stdout)["id"]) == (0, LEAD.event_example.id), done.stderr
+    assert installed.run("validate", "--render", "events.tsv").ends(0).json["id"] == LEAD.event_example.id
 
 
 @pytest.mark.long
@@ -153,26 +147,17 @@ def test_commands_find_their_own_packages(installed: Installed) -> None:
         (["status"], "not well: Redis cannot be read; Kafka cannot be read"),
         (["doctor", "--api"], "problem  Redis rights of the API"),
     ):
-        done = installed.run(*words, **away)
-        assert (done.returncode, done.stderr, said in done.stdout) == (1, "", True)
+        assert installed.run(*words, **away).ends(1, said).stderr == ""
 
 
 def test_advice_names_the_command_as_it_was_called(installed: Installed, redis_server: RedisService) -> None:
-    done = subprocess.run(
-        [installed.leadview.parent / "python", "-m", "leadview", "status"],
-        cwd=installed.wheel.parent,
-        env=installed.environment(redis_url=redis_server.url, kafka_bootstrap_servers="127.0.0.1:1")
-        | {"PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert "start one with `python -m leadview run`" in done.stdout
+    environment = installed.environment(redis_url=redis_server.url, kafka_bootstrap_servers="127.0.0.1:1")
+    command = [str(installed.leadview.parent / "python"), "-m", "leadview", "status"]
+    told = printed_by(command, status=1, directory=installed.wheel.parent, environment=environment | {"PYTHONPATH": ""})
+    assert "start one with `python -m leadview run`" in told
 
 
-@pytest.fixture
-def api(installed: Installed, redis_server: RedisService, tmp_path: Path) -> Iterator[ApiServer]:
+def test_the_api_finds_its_own_packages(installed: Installed, redis_server: RedisService, tmp_path: Path) -> None:
     """With two workers, which are processes of their own."""
     api = ApiServer(free_port())
     settings = {"redis_url": redis_server.url, "api_port": api.port, "api_workers": 2}
@@ -180,9 +165,5 @@ def api(installed: Installed, redis_server: RedisService, tmp_path: Path) -> Ite
     command, environment = [str(installed.leadview), "api"], installed.environment(**settings)
     with Child(command, log=tmp_path / "api.log", environment=environment) as child:
         wait_until(while_running(child, lambda: api.answers("/healthz")), "the API answers")
-        yield api
-
-
-def test_the_api_finds_its_own_packages(api: ApiServer) -> None:
-    assert api.get("/healthz").json == {"status": "ok"}
-    assert api.get("/api/v1/ext/openapi.json").status == 200
+        assert api.get("/healthz").json == {"status": "ok"}
+        assert api.get("/api/v1/ext/openapi.json").status == 200

@@ -64,7 +64,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
 
 
 def sign_in(broker: ApacheKafka, user: str) -> dict[str, str]:
-    """Returns options of aiokafka's clients."""
     return {
         "bootstrap_servers": broker.sasl_servers,
         "security_protocol": "SASL_PLAINTEXT",

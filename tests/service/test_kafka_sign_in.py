@@ -35,7 +35,6 @@ class Servers(NamedTuple):
     settings: dict[str, Any]
 
     def set_password(self, password: str) -> None:
-        """Let the user crm sign in with this password only."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         change = UserScramCredentialUpsertion("crm", info, password.encode())
         admin = topics.admin(self.broker.bootstrap_servers)  # kept until its requests are answered
@@ -114,7 +113,9 @@ async def test_the_password_is_replaced(servers: Servers, leadview: Leadview, tm
 
 
 @pytest.mark.long
-async def test_tokens_are_replaced(servers: Servers, leadview: Leadview, tmp_path: Path) -> None:
+async def test_tokens_are_replaced(
+    servers: Servers, leadview: Leadview, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     identity, secret = servers.identity, tmp_path / "client-secret"
     secret.write_text("the-secret\n")
     identity.lifetime = 5.0
@@ -136,8 +137,8 @@ async def test_tokens_are_replaced(servers: Servers, leadview: Leadview, tmp_pat
     # A connection may be closed before a command has used it, if the machine is slow.
     for words in (["status"], ["doctor"], ["rebuild", "--promote", "--max-latency", "0"]):
         wait_until(lambda: leadview.run(*words, **settings).status == 0, f"{words[0]} signs in")  # noqa: B023
-    identity.secret = "another"
-    try:
+    with monkeypatch.context() as replaced:
+        replaced.setattr(identity, "secret", "another")
         refused = "refuses a token (HTTP 401, invalid_client): correct LEADVIEW_KAFKA_OAUTH_CLIENT_ID"
         # `status` waits for Kafka for little more than a second, and a busy machine may need longer.
         wait_until(lambda: refused in leadview.run("status", **settings), "status says so")
@@ -145,8 +146,6 @@ async def test_tokens_are_replaced(servers: Servers, leadview: Leadview, tmp_pat
         secret.write_text("another\n")
         leadview.publish(crm.lead(6))
         await leadview.settled()
-    finally:
-        identity.secret = "the-secret"
     assert not [token for token in identity.issued if token in projector.log.read_text()]
     assert "the-secret" not in projector.log.read_text()
 

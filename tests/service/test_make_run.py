@@ -32,7 +32,6 @@ STATUSES = {
 
 
 def paste(line: str) -> Response:
-    """Runs a curl line as it was printed."""
     found = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=PATIENCE_SECONDS)
     head, _, body = found.stdout.partition(b"\r\n\r\n")
     status, *headers = head.decode().splitlines()

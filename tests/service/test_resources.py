@@ -4,8 +4,8 @@ It uses what a row says, and nothing that only one resource has.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import orjson
@@ -26,24 +26,12 @@ OWN, OTHER, LIMITED = crm.ORGANIZATION, crm.OTHER_ORGANIZATION, crm.uuid(0xA3)
 OWNER = names.organization(OWN)
 
 
-@dataclass
-class Client:
-    """An external tool, with a key for each organization and purpose."""
+class Client(NamedTuple):
+    """An external tool, with a key for each organization, and for each purpose."""
 
     leadview: Leadview
     api: ApiServer
-    keys: dict[str, str] = field(default_factory=dict)
-
-    def key(self, organization: str, purpose: str = "") -> str:
-        """A key that the projectors have applied."""
-        name = organization + purpose
-        if name not in self.keys:
-            key = self.keys[name] = api_keys.mint(organization)
-            id_ = crm.uuid(0xF00 + len(self.keys))
-            event = crm.api_key(id=id_, organization_id=organization, hash=api_keys.key_hash(key))
-            self.leadview.publish(event)
-            self.leadview.wait_until_current()
-        return self.keys[name]
+    keys: dict[str, str]
 
     def is_served(self, resource: Resource) -> bool:
         return self.get(resource).status == 200
@@ -52,7 +40,7 @@ class Client:
         self, resource: Resource, organization: str = OWN, method: str = "GET", purpose: str = "", **headers: str
     ) -> Response:
         path = f"{ROOT}/{resource.topic}/{resource.event_example.id}"
-        return self.api.get(path, key=self.key(organization, purpose), method=method, headers=headers)
+        return self.api.get(path, key=self.keys[organization + purpose], method=method, headers=headers)
 
 
 @pytest.fixture(params=["none", pytest.param("zstd", marks=pytest.mark.long)])
@@ -63,13 +51,18 @@ def client(leadview: Leadview, request: pytest.FixtureRequest) -> Iterator[Clien
     limits = {"key": {"quota": 1, "window_seconds": 3600}}
     leadview.publish(crm.organization(organization_id=LIMITED, rate_limits=limits))
     leadview.publish_all(event(resource, organization=each) for each in (OWN, LIMITED) for resource in RESOURCES)
+    owners = {OWN: OWN, OTHER: OTHER} | {LIMITED + resource.noun: LIMITED for resource in RESOURCES}
+    keys = {name: api_keys.mint(owner) for name, owner in owners.items()}
+    leadview.publish_all(
+        crm.api_key(id=crm.uuid(0xF00 + number), organization_id=owners[name], hash=api_keys.key_hash(key))
+        for number, (name, key) in enumerate(keys.items())
+    )
     leadview.serve()
     with leadview.api() as api:
-        yield Client(leadview, api)
+        yield Client(leadview, api, keys)
 
 
 def event(resource: Resource, version: int = 1, organization: str = OWN) -> crm.Message:
-    """The example event of a resource, in one of our organizations."""
     data = msgspec.to_builtins(resource.event_example) | {"version": version, "organization_id": organization}
     return crm.changed(resource, data)
 
@@ -89,7 +82,8 @@ def test_every_resource_does_everything(client: Client) -> None:
     rebuilt_and_promoted(client)
     for resource in RESOURCES:
         verified_repaired_and_shown(client, resource)
-    dropped(client)
+    client.leadview.run("drop").ends(0, "generation 1 dropped")
+    assert list(client.leadview.redis.scan_iter(pattern(1))) == []
     erased_and_created_again(client)
     for resource in RESOURCES:
         deleted(client, resource)
@@ -125,11 +119,6 @@ def verified_repaired_and_shown(client: Client, resource: Resource) -> None:
     run("rebuild", "--organization", OWN, f"--{resource.noun}", id_).ends(0, "1 records replayed in place")
     run("verify").ends(0)
     run("show", resource.noun, OWN, id_).ends(0, f"version 1 at {client.leadview.prefix}{resource.topic}:")
-
-
-def dropped(client: Client) -> None:
-    client.leadview.run("drop").ends(0, "generation 1 dropped")
-    assert list(client.leadview.redis.scan_iter(pattern(1))) == []
 
 
 def erased_and_created_again(client: Client) -> None:

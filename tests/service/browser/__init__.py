@@ -1,1 +1,0 @@
-"""The console in a real Chromium (`make browser`)."""

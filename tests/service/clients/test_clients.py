@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Timer
 
@@ -44,12 +44,11 @@ EXPECTED = [
 ]
 
 
-@contextmanager
-def service(redis_server: RedisService) -> Iterator[dict[str, str]]:
+@pytest.fixture
+def service(redis_server: RedisService, records: Records) -> Iterator[dict[str, str]]:
     """Runs the API twice, once with a Redis that is not there. Yields what a client needs to know."""
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
-    with redis_server.client() as client, running_api(patient(redis_server.url)) as api:
-        records = Records(client)
+    with running_api(patient(redis_server.url)) as api:
         caller, disabled = records.caller(), records.caller(access=False)
         limited = records.caller(key_limit=(1, 1), organization_limit=(100, HOUR))
         lead = records.lead(caller.organization_id, resources.LEAD.example)
@@ -67,10 +66,9 @@ def service(redis_server: RedisService) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_a_generated_client_works(language: str, redis_server: RedisService) -> None:
+def test_a_generated_client_works(language: str, service: dict[str, str]) -> None:
     assert BUILD.is_dir(), "run `make clients`, which generates the clients"
-    with service(redis_server) as order:
-        printed = printed_by([*PROGRAMS[language], orjson.dumps(order).decode()])
+    printed = printed_by([*PROGRAMS[language], orjson.dumps(service).decode()])
     assert [orjson.loads(line) for line in printed.splitlines()] == EXPECTED
 
 
@@ -96,7 +94,7 @@ def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
             assert printed.endswith("\nunchanged\n")
 
 
-def test_the_poller_meets_no_limit(redis_server: RedisService) -> None:
+def test_the_poller_meets_no_limit(redis_server: RedisService, records: Records) -> None:
     """docs/examples/poll.py, while each lead changes as soon as it was read: no request is free, and none is refused.
     Then nothing changes, and all of them are free.
 
@@ -104,11 +102,9 @@ def test_the_poller_meets_no_limit(redis_server: RedisService) -> None:
     first one was, by a gateway.
     """
     with (
-        redis_server.client() as client,
         running_api(patient(redis_server.url)) as api,
         gateway(f"http://127.0.0.1:{api.port}", [429], Retry_After="2") as url,
     ):
-        records = Records(client)
         caller = records.caller(key_limit=(5, 1), organization_limit=(1000, HOUR))
         body = msgspec.to_builtins(resources.LEAD.example)
         ids = [records.lead(caller.organization_id, body) for _ in range(7)]

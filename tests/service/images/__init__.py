@@ -1,1 +1,0 @@
-"""The images, and compose.yaml in Docker or Podman (`make test-images`)."""

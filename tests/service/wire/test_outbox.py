@@ -15,8 +15,8 @@ from tests.harness import crm
 from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
-from tests.harness.outbox import Connect, Postgres, PostgresMissing, running_connect, running_postgres
-from tests.harness.services import Kafka, RedisService, not_available
+from tests.harness.outbox import Connect, Postgres, running_connect, running_postgres
+from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import wait_until
 from tests.service.conftest import new_leadview
 
@@ -33,12 +33,9 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    try:
-        with running_postgres() as postgres:
-            postgres.run((EXAMPLE / "outbox.sql").read_text("utf-8"))
-            yield postgres
-    except PostgresMissing as error:
-        not_available(str(error))
+    with running_postgres() as postgres:
+        postgres.run((EXAMPLE / "outbox.sql").read_text("utf-8"))
+        yield postgres
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,6 @@ SENT = [(b"a", b'{"n":1}'), (b"b", b'{"n":2}'), (b"a", b'{"n":3}')]
 
 @pytest.fixture(params=["embedded", "apache"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kafka]:
-    """A broker of each kind, with the topic."""
     kind = ApacheKafka if request.param == "apache" else EmbeddedKafka
     with kind.start(tmp_path) as kafka:
         kafka.create_topic(TOPIC, 1)

@@ -24,7 +24,18 @@ from api.errors import (
     NoSuchRecord,
 )
 from api.redis.store import Reply
-from api.request import JSON, Credentials, Request, Response, credentials, etag_of, etags_to_match, is_uuid
+from api.request import (
+    ALLOW,
+    JSON,
+    OPTIONS,
+    Credentials,
+    Request,
+    Response,
+    credentials,
+    etag_of,
+    etags_to_match,
+    is_uuid,
+)
 from api.worker import Worker
 from leadview.redis.errors import Unavailable
 from schemas.bodies import body
@@ -35,13 +46,6 @@ from schemas.resources import Resource
 _UNTRIED = b"?"
 _ABOUT_DOCUMENT = b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b"
 _JSON_DOCUMENT = JSON + _ABOUT_DOCUMENT
-_ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
-_OPTIONS = Response(
-    204,
-    _ALLOW + b"access-control-allow-methods: GET, HEAD, OPTIONS\r\n"
-    b"access-control-allow-headers: Authorization, If-None-Match, X-Request-Id\r\n"
-    b"access-control-max-age: 86400\r\n",
-)
 
 
 class Documents:
@@ -55,8 +59,8 @@ class Documents:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):  # row 2
             if request.method == "OPTIONS":
-                return _OPTIONS
-            raise MethodNotAllowed(headers=_ALLOW)
+                return OPTIONS
+            raise MethodNotAllowed(headers=ALLOW)
         try:
             caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
             if not reply.charged:  # Redis refused to write the charge: the local limiter decides about the request

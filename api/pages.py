@@ -6,11 +6,10 @@ import msgspec
 import xxhash
 
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
-from api.request import JSON, NO_STORE, OPAQUE_TAG, Request, Response
+from api.request import ALLOW, JSON, NO_STORE, OPAQUE_TAG, OPTIONS, Request, Response
 from api.worker import Handler, Worker
 from schemas.problems import Health
 
-_ALLOW = b"allow: GET, HEAD\r\n"
 _HEALTH = Response(200, JSON + NO_STORE, msgspec.json.encode(Health()))
 
 # The committed document (`python -m docs.generate`): no generator runs in production. CORS headers are sent only if
@@ -23,11 +22,13 @@ _NOT_MODIFIED = Response(304, _HEADERS)
 
 
 def read_only(page: Handler) -> Handler:
-    """Returns a page that answers GET and HEAD, and other methods with 405."""
+    """Returns a page that answers GET, HEAD and OPTIONS, and other methods with 405."""
 
     async def checked(worker: Worker, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return OPTIONS
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(headers=_ALLOW)
+            raise MethodNotAllowed(headers=ALLOW)
         return await page(worker, request)
 
     return checked

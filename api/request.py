@@ -161,6 +161,16 @@ class Response(Struct, frozen=True, gc=False):
     """What follows the body. A large document is not copied into one piece."""
 
 
+ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
+OPTIONS = Response(
+    204,
+    ALLOW + b"access-control-allow-methods: GET, HEAD, OPTIONS\r\n"
+    b"access-control-allow-headers: Authorization, If-None-Match, X-Request-Id\r\n"
+    b"access-control-max-age: 86400\r\n",
+)
+"""What every known path answers to OPTIONS: no key is sent with the preflight of a browser."""
+
+
 def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:
     """Returns the response that reports an error to the caller. Whatever is no ApiError is a defect in the API, and the
     caller learns no more of it. `docs_url` is the setting of that name.

@@ -33,13 +33,15 @@ _REDIRECTS = range(300, 400)
 _GZIP = 16 + zlib.MAX_WBITS
 _RENEW_SECONDS, _RENEW_SHARE = 14 * 86400, 0.2
 _ORIGIN = "https://doctor.example"
-_EXPOSED = frozenset(("etag", "ratelimit", "ratelimit-policy", "retry-after", "x-request-id"))
 _LIMITS = {
     "RateLimit": r'"key";r=\d+;t=\d+, "organization";r=\d+;t=\d+',
     "RateLimit-Policy": r'"key";q=\d+;w=\d+, "organization";q=\d+;w=\d+',
     "X-RateLimit-Limit": r"\d+",
     "X-RateLimit-Remaining": r"\d+",
     "X-RateLimit-Reset": r"\d+",
+}
+_EXPOSED = {
+    name.lower() for name in ("Data-As-Of", "ETag", "Retry-After", "WWW-Authenticate", "X-Request-Id", *_LIMITS)
 }
 _CHALLENGE = 'Bearer realm="leadview"'
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -308,6 +310,8 @@ def _not_stored(gateway: Gateway) -> str:
     for expected, path in (("404 not_found", _nothing()), ("401 missing_api_key", _lead())):
         first, second = (gateway.refusal(expected, path) for _ in range(2))
         _require(first.body != second.body, f"GET {path} was answered twice with the same answer, {first}")
+        age = first.headers.get("age", "0")
+        _require(age == "0", f"GET {path} is answered with `Age: {age}`, as a cache does")
     path = f"/healthz?doctor={uuid4().hex}"
     former, latter = (gateway.ask(path).headers.get("x-request-id") for _ in range(2))
     _require(former is None or former != latter, f"GET {path} was answered twice with the same answer")

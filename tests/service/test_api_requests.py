@@ -196,7 +196,10 @@ EXPOSED = {
 }
 
 
-@pytest.mark.parametrize("path", [LEADS + UNKNOWN, LEADS + "x", CONTACTS + UNKNOWN])
+PAGES = ("/healthz", "/readyz", "/api/v1/ext/openapi.json")
+
+
+@pytest.mark.parametrize("path", [LEADS + UNKNOWN, LEADS + "x", CONTACTS + UNKNOWN, *PAGES])
 def test_preflight_needs_no_key(api: ApiServer, path: str) -> None:
     sent = {
         "Origin": "https://tool.example",
@@ -223,13 +226,13 @@ def test_cors_headers_if_an_origin_is_sent(api: ApiServer, path: str) -> None:
     assert "access-control-allow-origin" not in api.get(path).headers
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/api/v1/ext/openapi.json"])
+@pytest.mark.parametrize("path", PAGES)
 def test_pages_without_key(api: ApiServer, records: Records, path: str) -> None:
     records.serve()
     get, head, post = (api.get(path, method=method) for method in ("GET", "HEAD", "POST"))
     assert (get.status, get.headers["content-type"]) == (200, JSON)
     assert (head.status, head.body, head.headers["content-length"]) == (200, b"", str(len(get.body)))
-    assert (post.status, post.error, post.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
+    assert (post.status, post.error, post.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD, OPTIONS")
 
 
 OPENAPI = "/api/v1/ext/openapi.json"

@@ -275,6 +275,7 @@ def test_a_good_nginx_keeps_every_rule(
 HIDDEN = {"404 without redirects", "405 with Allow", "401 without a key", "401 for an invalid key", "a key is accepted"}
 HIDDEN |= {"RateLimit", "no caching", "Cache-Control"}
 ERROR_PAGES = "proxy_intercept_errors on; error_page 400 401 403 404 405 429 500 502 503 504 /page.html;"
+EXPOSED = "ETag, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
 CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_ignore_headers Cache-Control Expires Vary;"
 
 
@@ -283,6 +284,15 @@ CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_ignore_headers Cache
     [
         pytest.param(ERROR_PAGES, "location = /page.html {}", {"errors are JSON"}, HIDDEN, id="error pages"),
         pytest.param(CACHE, "", {"no caching"}, set(), id="a cache"),
+        pytest.param("add_header Age 5 always;", "", {"no caching"}, set(), id="answers that are seconds old"),
+        pytest.param(
+            "proxy_hide_header Access-Control-Expose-Headers;"
+            f'add_header Access-Control-Expose-Headers "{EXPOSED}" always;',
+            "",
+            {"CORS"},
+            set(),
+            id="its own list of exposed headers",
+        ),
         pytest.param(
             'proxy_set_header Authorization "";',
             "",

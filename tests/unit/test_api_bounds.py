@@ -5,6 +5,7 @@ for another one's queue.
 
 import asyncio
 from asyncio import Future, Task
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,9 +132,11 @@ def test_a_recent_value_that_is_used_is_kept() -> None:
         assert recent.get(b"used") == 1
 
 
-def keys(max_in_flight: int, guesses: int = 100, clock: Any = lambda: 0.0) -> KnownKeys:
-    """Redis has nothing to do, and its shards are complete."""
-    store: Any = SimpleNamespace(pending=0, believes=lambda _: True)
+def keys(
+    max_in_flight: int, guesses: int = 100, clock: Any = lambda: 0.0, believes: Callable[[bytes], bool] = lambda _: True
+) -> KnownKeys:
+    """Redis has nothing to do, and its shards are complete, unless `believes` says something else."""
+    store: Any = SimpleNamespace(pending=0, believes=believes)
     return KnownKeys(store, Guesses(Limit(guesses, 10)), max_in_flight, clock=clock)
 
 
@@ -177,17 +180,20 @@ async def test_all_that_wait_for_a_trial_are_bounded_together() -> None:
     assert await asyncio.gather(*waiting) == [None] * 4
 
 
-async def test_a_key_that_was_refused_is_tried_again_after_half_a_second() -> None:
-    now = 7.0
-    known, (header, unknown) = keys(8, guesses=2, clock=lambda: now), caller()
+@pytest.mark.parametrize(
+    ("now", "believed", "error"),
+    [
+        pytest.param(7.4, True, InvalidApiKey, id="not within half a second"),
+        pytest.param(7.5, True, TooManyGuesses, id="after half a second, as another guess"),
+        pytest.param(7.4, False, TooManyGuesses, id="at once if its shard is incomplete"),
+    ],
+)
+async def test_a_key_that_was_refused_is_tried_again(now: float, believed: bool, error: type[Exception]) -> None:
+    times = iter((7.0, 7.0, now))
+    known, (header, unknown) = keys(8, guesses=1, clock=lambda: next(times), believes=lambda _: believed), caller()
     known.settle(header, unknown, await known.admit(unknown, REQUEST), accepted=False)
-    for now in (7.0, 7.4):  # noqa: B007 - the clock
-        with pytest.raises(InvalidApiKey):
-            await known.admit(unknown, REQUEST)
-    now = 7.5
-    assert await known.admit(unknown, REQUEST)
-    with pytest.raises(TooManyGuesses):
-        await known.admit(caller()[1], REQUEST)
+    with pytest.raises(error):
+        await known.admit(unknown, REQUEST)
 
 
 async def test_only_unknown_keys_count_as_guesses() -> None:
@@ -246,7 +252,7 @@ async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> 
     assert callers.had == [b"a", b"a", b"b", b"b", b"a", b"a", b"a"]
     for name in (b"a", b"a", b"b"):
         await callers.end(name)
-    assert (callers.under_way, callers.turns.pending) == ([], 0)
+    assert (callers.under_way, callers.turns.pending, callers.turns._under_way) == ([], 0, {})
 
 
 async def test_organizations_take_turns() -> None:

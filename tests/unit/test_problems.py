@@ -494,4 +494,4 @@ def test_notes(found: Observation, said: list[str]) -> None:
 def test_projectors_that_are_expected(expected: int, kinds: list[str]) -> None:
     assert [it.kind for it in problems(msgspec.structs.replace(WELL, expected=expected))] == kinds
     nobody = msgspec.structs.replace(survey(redis(projector(age_ms=9000)), kafka()), expected=expected)
-    assert [it.kind for it in problems(nobody)] == ["no_projector"]
+    assert problems(nobody) == [problem.NoProjector(("host-1-ab",))]

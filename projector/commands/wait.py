@@ -27,7 +27,7 @@ from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas import names
 from schemas.control import GenerationId, number_of
-from schemas.layouts import HEAD, Head, read_head
+from schemas.layouts import ACCESS, ACCESS_ON, HEAD, Head, read_head
 from schemas.resources import BY_NOUN, Resource
 from schemas.words import utc
 
@@ -54,7 +54,7 @@ class Seen(msgspec.Struct, frozen=True):
     """What Redis has of an entity: the head of its document in each written generation; None if there is none.
 
     `settled` are the generations that show it wholly: the leads of a contact show its summary as well. `complete`: the
-    live generation is complete, so that the API serves it.
+    live generation is complete, so that the API serves it. `access`: the organization has access to the API.
     """
 
     heads: dict[GenerationId, Head | None]
@@ -62,6 +62,7 @@ class Seen(msgspec.Struct, frozen=True):
     live: GenerationId
     complete: bool
     organization_deleted: bool
+    access: bool
 
     def shows(self, version: int) -> bool:
         """Returns whether readers see at least this version, now and after the promotion of another generation."""
@@ -83,6 +84,11 @@ async def run_wait(arguments: argparse.Namespace, operator: Operator) -> int:
         shown = min(head.version for head in seen.heads.values() if head)
         newer = f", and {arguments.version} is older" if shown > arguments.version else ""
         operator.console.print(f"{name}: version {shown} is visible after {time.monotonic() - began:.1f} s{newer}")
+        if not seen.access:
+            operator.console.print(
+                "  note: no key of its organization may read it, because API access is off or the organization was "
+                f"never published (`show organization {arguments.organization}`)"
+            )
         with suppress(ProjectorError):  # nobody has to know it
             if as_of := await copies.as_of(operator.store, await copies.require(operator.store)):
                 operator.console.print(f"  data as of {utc(as_of)}: every change that Kafka held then is visible")
@@ -120,7 +126,7 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
     record = await copies.require(store)
     owner, written = names.organization(ids[0]), record.state.written
     documents = [(b"GETRANGE", names.document(resource, owner, it, ids[1]), 0, HEAD - 1) for it in written]
-    organization, *values = await store.ask([(b"GETRANGE", owner, 0, HEAD - 1), *documents])
+    organization, *values = await store.ask([(b"GETRANGE", owner, 0, ACCESS.stop - 1), *documents])
     key = ":".join(ids).encode()
     settled = await store.run([calls.heads(resource, [key], (generation,)) for generation in written])
     return Seen(
@@ -128,7 +134,8 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
         {it for it, head in zip(written, settled, strict=True) if head.strip(b"\0")},
         record.state.live,
         record.serves,
-        len(organization) == HEAD and not read_head(organization).live,
+        len(organization) >= HEAD and not read_head(organization).live,
+        organization[ACCESS] == ACCESS_ON,
     )
 
 

@@ -125,6 +125,11 @@ def test_the_command(leadview: Leadview) -> None:
     leadview.publish(crm.deleted(resources.LEAD, 5))
     leadview.wait_until_current()
     wait(6).ends(1, f"generation 1 (live): deleted version 5 at {topic}:")
-    leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
+    refused = "no key of its organization may read it"
+    assert refused not in wait(5).output
+    leadview.publish(crm.organization(2, api_access=False))
+    leadview.wait_until_current()
+    wait(5).ends(0, "version 5 is visible after", refused)
+    leadview.publish(crm.deleted(resources.ORGANIZATION, 3))
     leadview.wait_until_current()
     wait(6).ends(1, "The organization is deleted")

@@ -56,7 +56,7 @@ def _any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("border", ["kafka", "http"])
 def test_a_border(border: str) -> None:
-    """tests/unit/test_hostile_records.py tries what `events` does."""
+    """tests/unit/test_limits.py tries what `events` does."""
     assert import_module(f"tests.fuzz.{border}").fuzz(1, SECONDS)
 
 

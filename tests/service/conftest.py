@@ -15,6 +15,7 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.fault_proxy import FaultyProxy, faulty_proxy
 from devstack.jars import JarsMissing
 from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
@@ -235,6 +236,19 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of one test, because the test pauses it or changes its configuration."""
     with RedisServer.start(tmp_path / "redis") as server:
         yield server
+
+
+@pytest.fixture
+def durable_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of one test, whose data outlives a crash."""
+    with RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"]) as server:
+        yield server
+
+
+@pytest.fixture
+def sentinel(tmp_path: Path) -> Iterator[RedisSentinel]:
+    with RedisSentinel(tmp_path / "sentinel") as sentinel:
+        yield sentinel
 
 
 @pytest.fixture

@@ -304,8 +304,14 @@ async def test_a_replay_raises_what_a_live_line_repeats(
     ],
 )
 async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
-    projection: Projection, kafka: ScriptedKafka, limit: str, most: float, settings: dict[str, Any]
+    projection: Projection,
+    kafka: ScriptedKafka,
+    limit: str,
+    most: float,
+    settings: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Those that are accepted do not halt it either when all is read again, because Redis was emptied."""
     async with running(projection, kafka, **settings) as it:
         kafka.publish(*leads(2), *[BAD] * ROW, *leads(2, version=2))
         found = await it.halts()
@@ -316,9 +322,16 @@ async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
         assert kafka.polls == polls, "it reads nothing"
         assert it.stored() is None
         assert not projection.writing.sessions._open, "no command waits for it"
+        assert ranges[0] in caplog.text
         kafka.accept("crm.leads", 2)
         await it.covers(ROW + 4)
         await eventually(lambda: it.trouble is None, "it works again")
+        stays = kafka.stays
+        kafka.accept("crm.leads", *range(2, ROW + 2))
+        projection.client.flushdb()
+        await eventually(lambda: kafka.sought(LEADS)[1:].count(None) == 2, "it reads everything again")
+        await it.covers(ROW + 4)
+        assert (it.trouble, kafka.stays) == (None, stays)
     assert kafka.calls == ["join", "stop"]
 
 

@@ -1,13 +1,11 @@
 """The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
-from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
 from projector import defect
@@ -168,6 +166,7 @@ async def test_what_is_written_is_covered_and_committed(projection: Projection, 
     assert not projection.writing.sessions._open
     async with running(projection, kafka) as it:
         await it.applies(*leads(2, version=3))
+        assert it.breaks == [], "brokers that name no epochs of leaders raise no alarm"
     assert kafka.sought(LEADS) == [None, 14], "the next line continues from there"
 
 
@@ -193,14 +192,17 @@ async def test_a_commit_that_failed_is_repeated(projection: Projection, kafka: S
 
 
 class NotedPauses(Stop):
-    """Notes each pause instead of waiting, and is set after eight of them."""
+    """Notes each pause instead of waiting, and what `seen` returns then. It is set after eight of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: Callable[[], object] = bool) -> None:
         super().__init__()
         self.pauses: list[float] = []
+        self.seen: list[object] = []
+        self._see = seen
 
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
+        self.seen.append(self._see())
         if len(self.pauses) == 8:
             self.set()
 
@@ -211,9 +213,11 @@ async def test_a_line_tries_again_within_a_second_however_long_the_outage_was(
     """A key that was revoked during the outage works until then."""
     monkeypatch.setattr(line, "FIRST_PAUSE", FIRST_PAUSE)
     kafka.errors = [Unavailable("no broker answers")] * 8
-    stop = NotedPauses()
-    await new_line(projection).run(stop)
+    made = new_line(projection)
+    stop = NotedPauses(lambda: (made.health.unavailable, len(projection.writing.sessions._open)))
+    await made.run(stop)
     assert stop.pauses == [FIRST_PAUSE, 0.2, 0.4, 0.8, *[1.0] * 4]
+    assert stop.seen == [("no broker answers", 0)] * 8, "the reason is known, and no command waits for the line"
 
 
 class ChangedAfterEachSession(Ledger):
@@ -239,20 +243,6 @@ async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
     async with running(projection, kafka, ledger, stop=stop) as it:
         await it.applies(*leads(2))
     assert (ledger.changes, stop.pauses) == (8, [])
-
-
-class Waiting(Stop):
-    """A line that pauses does nothing more."""
-
-    async def sleep(self, _: float) -> None:
-        await self.wait()
-
-
-async def test_an_outage_has_a_reason(projection: Projection, kafka: ScriptedKafka) -> None:
-    kafka.errors = [Unavailable("no broker answers")]
-    async with running(projection, kafka, stop=Waiting()) as it:
-        await eventually(lambda: it.line.health.unavailable == "no broker answers", "it has failed")
-        assert not projection.writing.sessions._open
 
 
 async def test_a_line_that_has_failed_says_so_until_it_advances(
@@ -393,27 +383,6 @@ async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
         await eventually(lambda: it.stored() in (None, 0), "the line has noticed it")
         await it.applies(BAD)
     assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [False]
-
-
-POISON: list[Callable[[crm.Message], crm.Message]] = [
-    lambda message: msgspec.structs.replace(message, value=b"{"),
-    lambda message: msgspec.structs.replace(message, value=b"\xff\x00"),
-    lambda message: msgspec.structs.replace(message, value=(message.value or b"").replace(b'"NEW"', b'"OLD"')),
-    lambda message: msgspec.structs.replace(message, key=message.key.upper() + b"X"),
-    lambda message: msgspec.structs.replace(message, value=b"[" * 100_000),
-]
-
-
-async def test_one_bad_record_in_a_hundred(projection: Projection, kafka: ScriptedKafka) -> None:
-    """The good ones are all there, and the dead letters are exact."""
-    random = Random(1)
-    messages = leads(1000) + leads(1000, version=2)
-    bad = {number for number in range(len(messages)) if random.random() < 0.01}
-    messages = [random.choice(POISON)(each) if number in bad else each for number, each in enumerate(messages)]
-    async with running(projection, kafka) as it:
-        await it.applies(*messages)
-    assert {letter.offset for letter in await all_dead_letters(projection.store)} == bad
-    assert projection.documents() == documents_of(kafka.records[LEADS])
 
 
 async def test_bad_records_of_a_batch_that_is_read_again_count_once(
@@ -578,34 +547,6 @@ async def test_partitions_that_are_revoked_are_committed_and_forgotten(
     assert kafka.sought(LEADS)[1:] == [2]
 
 
-class RevokingOnce(Pacer):
-    """In the middle of the first batch, Kafka revokes the partitions of the line."""
-
-    def __init__(self, revoke: Callable[[], Awaitable[None]]) -> None:
-        super().__init__()
-        self._revoke = revoke
-        self.revoking: asyncio.Task[None] | None = None
-
-    async def wait(self) -> None:
-        if self.revoking is None:
-            self.revoking = asyncio.create_task(self._revoke())  # type: ignore[arg-type]
-            await asyncio.sleep(0)
-
-
-async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
-    """Otherwise the next owner would begin before it, while its writes are still under way."""
-    covered: list[int | None] = []
-
-    async def revoke() -> None:
-        await kafka.revoke()
-        covered.append(it.stored())
-
-    async with running(projection, kafka, pacer=RevokingOnce(revoke)) as it:
-        kafka.publish(*leads(3))
-        await eventually(lambda: covered, "the partitions are revoked")
-        assert covered == [3]
-
-
 class Meanwhile(Pacer):
     """While a slice is written, something happens; while the next one is, something else."""
 
@@ -616,6 +557,22 @@ class Meanwhile(Pacer):
     async def wait(self) -> None:
         if self._happens:
             self._happens.pop(0)()
+
+
+async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
+    """Otherwise the next owner would begin before it, while its writes are still under way."""
+    covered: list[int | None] = []
+    revoking: list[asyncio.Task[None]] = []
+
+    async def revoke() -> None:
+        await kafka.revoke()
+        covered.append(it.stored())
+
+    pacer = Meanwhile(lambda: revoking.append(asyncio.create_task(revoke())))
+    async with running(projection, kafka, pacer=pacer) as it:
+        kafka.publish(*leads(3))
+        await eventually(lambda: covered, "the partitions are revoked")
+        assert covered == [3]
 
 
 class OfProjection(Ledger):

@@ -212,18 +212,6 @@ async def test_a_lead_and_its_contact_may_be_compressed_or_not(
     assert_right(projection, [contact(2, 1, "Grace"), lead(1, 0)])
 
 
-async def test_no_byte_of_a_deleted_contact_is_left(projection: Projection) -> None:
-    secret = "Zaphod"
-    await projection.apply(
-        contact(1, 0, secret, email=f"{secret}@example.org", custom_fields={secret: secret}), lead(1, 0)
-    )
-    before = stored.everything(projection.client)
-    assert before.count(secret.encode()) > 4
-    await projection.apply(contact_deleted(2, 1))
-    assert secret.encode() not in stored.everything(projection.client)
-    assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION) == {crm.LEAD: stored.NO_MARK}
-
-
 async def test_many_leads_of_a_contact_follow_in_slices(projection: Projection) -> None:
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(250)]
     assert (await projection.apply(contact(1, 0), *records)).respliced == 0

@@ -360,18 +360,6 @@ async def test_passwords_that_are_replaced_over_tls(
             await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_failover_by_sentinel(sentinel: RedisSentinel, opened: Open) -> None:
-    """Both servers have the entries, and only the promoted one has what is written after the failover."""
-    entries = write_entries(sentinel.url)
-    async with opened(sentinel.url) as client:
-        assert await all_are_read(client, entries)
-        sentinel.fail_over()
-        await eventually(lambda: all_are_read(client, entries), "it is read from the promoted server")
-        with client_of(sentinel.replica.url) as promoted:
-            promoted.append(entries[0].name, b" ")
-        assert (await client.read(entries[0])).endswith(b" ")
-
-
 async def test_a_demoted_master_is_never_used(sentinel: RedisSentinel, opened: Open) -> None:
     """The Sentinels still name it. A connection from before ends with the refusal of a write, which says what it is."""
     entries = write_entries(sentinel.url)

@@ -23,6 +23,7 @@ from tests.chaos.programs import ANY, FREE, PAID
 from tests.chaos.world import PARTITIONS, REBUILD, RECOVER_SECONDS, World
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.programs import asleep
 from tests.harness.projectors import NEXT_MAPPING
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -55,7 +56,7 @@ def stands_still(
     chosen: Callable[[World, Random], Child | RedisServer], world: World, random: Random
 ) -> Iterator[None]:
     """What is chosen stands still, and resumes with all that it believed."""
-    with world.asleep(chosen(world, random)):
+    with asleep(chosen(world, random)):
         yield
 
 
@@ -195,7 +196,7 @@ def dropped_asleep(world: World, random: Random) -> Iterator[None]:
     with world.operating:
         world.drop_all()
         world.succeed(*REBUILD, "--promote", "--force")
-        with world.asleep(random.choice([*world.projectors.values()])):
+        with asleep(random.choice([*world.projectors.values()])):
             world.succeed("drop")
             world.wrong += world.unexplained_keys()
             yield

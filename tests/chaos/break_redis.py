@@ -14,6 +14,7 @@ from schemas import names
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import now
 from tests.chaos.world import World
+from tests.harness.programs import asleep
 from tests.harness.waiting import wait_until
 
 _LOG = "appendonlydir"
@@ -185,7 +186,7 @@ def shard_emptied(world: World, random: Random) -> Iterator[None]:
     organizations = world.organizations_of(server)
     yield
     with world.losing(organizations=organizations) as loss:
-        with world.asleep(*world.projectors.values()), server.client() as client:
+        with asleep(*world.projectors.values()), server.client() as client:
             client.flushall()
             dark_from = now()
             dark_until = world.expect_incomplete_shards("a shard was emptied")
@@ -216,7 +217,7 @@ def shard_lost(world: World, random: Random) -> Iterator[None]:
     is_early, nobody_fills = random.random() < 0.3, random.random() < 0.5
     world.unavailable(frozenset(ORGANIZATIONS))  # until all nodes agree about the slots
     with world.losing(organizations=organizations) as loss:
-        with world.asleep(*world.projectors.values() if nobody_fills else ()):
+        with asleep(*world.projectors.values() if nobody_fills else ()):
             world.cluster.lose(number, heir)
             dark_from = dark_until = now()
             if nobody_fills:

@@ -186,17 +186,6 @@ class World(Stage):
         self.apis[number] = self.leadview.start(command=API, log=log, redis_url=url, **ports)
         wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
 
-    @contextmanager
-    def asleep(self, *sleepers: Child | RedisServer) -> Iterator[None]:
-        """Let these processes stand still until the block ends, and then resume with all that they believed."""
-        for process in sleepers:
-            process.pause()
-        try:
-            yield
-        finally:
-            for process in sleepers:
-                process.resume()
-
     def _url(self, proxy: FaultyProxy) -> str:
         if self._cluster:
             return self._cluster.url_of_all

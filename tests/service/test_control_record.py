@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
-from projector.errors import Refused, Superseded, Unavailable
+from projector.errors import Conflict, Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, StateChange
 from projector.ledger.ledger import Sessions
@@ -309,9 +309,14 @@ async def test_a_batch_is_continued_over_a_new_connection_if_nothing_has_changed
 
 
 async def test_concurrent_changes(projection: Projection) -> None:
-    """The second of two commands that have read the same record is refused. A second rebuild joins the first one."""
+    """The second of two commands that have read the same record is refused. A second rebuild joins the first one; any
+    other change meanwhile is a conflict.
+    """
     record = await control.complete(projection.store)
-    first = await generations.add(projection.store, record)
+    changed = await copies.change(projection.store, record, lambda state: replace(state, last=7))
+    with pytest.raises(Conflict):
+        await replay.add_next(projection.store, record)
+    first = await generations.add(projection.store, changed)
     for _ in range(2):
         with pytest.raises(Refused, match="Another command, or a projector, has just changed"):
             await generations.add(projection.store, record)

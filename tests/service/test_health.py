@@ -23,6 +23,7 @@ from tests.harness.api_server import LEADS, running_api_process
 from tests.harness.commands import Finished, call
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
+from tests.harness.programs import asleep
 from tests.harness.projectors import IMPATIENT
 from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 
@@ -146,11 +147,8 @@ def test_servers_that_do_not_answer_are_named_at_once() -> None:
 def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
     """In the verdict."""
     away = three_primaries.primaries[1]
-    away.pause()
-    try:
+    with asleep(away):
         leadview_on_cluster.wait_for_verdict("1 of its 3 shards do not answer", f"127.0.0.1:{away.port}")
-    finally:
-        away.resume()
 
 
 def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> None:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from projector.dead_letter import DeadLetter
-from projector.errors import Conflict, Refused, Unavailable
+from projector.errors import Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord
@@ -364,14 +364,3 @@ async def test_a_drop_that_is_begun_again_changes_nothing(projection: Projection
     begun = await generations.retire(projection.store, record, filling)
     assert begun.state.dropping == (filling,)
     assert (await generations.retire(projection.store, begun, filling)).stamp == begun.stamp
-
-
-async def test_a_rebuild_that_another_operator_began_is_joined(projection: Projection) -> None:
-    """Any other change of the control record meanwhile is a conflict."""
-    before = await control.complete(projection.store)
-    changed = await copies.change(projection.store, before, lambda state: replace(state, last=7))
-    with pytest.raises(Conflict):
-        await replay.add_next(projection.store, before)
-    theirs = await replay.add_next(projection.store, changed)
-    assert theirs.state.next
-    assert (await replay.add_next(projection.store, changed)).state.next == theirs.state.next

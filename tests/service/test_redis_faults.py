@@ -37,6 +37,7 @@ from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.api_server import connected
 from tests.harness.certificates import Certificate
 from tests.harness.generations import generation
+from tests.harness.programs import asleep
 from tests.harness.records import Records
 from tests.harness.services import client_of, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -231,12 +232,9 @@ async def test_a_server_that_stands_still(durable_redis: RedisServer, entries: l
     """Each call fails after the timeout; what the server answers later reaches nobody."""
     async with opened(durable_redis.url, SHORT) as client:
         await eventually(lambda: all_are_read(client, entries), "it is read at first")
-        durable_redis.pause()
-        try:
+        with asleep(durable_redis):
             for _ in range(2):
                 await asyncio.gather(*(fails(client, client.read(entry)) for entry in entries))
-        finally:
-            durable_redis.resume()
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 

@@ -257,16 +257,6 @@ async def kept(leadview: Leadview) -> AsyncIterator[Kept]:
 
 
 @pytest.mark.apache
-async def test_the_first_generation_is_served_when_all_is_applied(kept: Kept) -> None:
-    kept.leadview.publish(crm.lead(1))
-    await kept.turn()
-    assert not kept.leadview.is_served()
-    kept.apply_all()
-    await kept.turn()
-    assert kept.leadview.is_served()
-
-
-@pytest.mark.apache
 async def test_end_offsets_are_read_again_if_another_projector_was_first(kept: Kept) -> None:
     """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
     kept.leadview.publish(crm.lead(1))

@@ -21,6 +21,7 @@ from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.crm import Message
 from tests.harness.metrics_port import ask
+from tests.harness.programs import asleep
 from tests.harness.projectors import FAILING, NEXT_MAPPING
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.troubles.installation import API_USER, KEY, PROJECTOR_USER, WELL, Installation
@@ -49,14 +50,8 @@ def ours(here: Installation) -> Sequence[RedisServer]:
 
 
 def paused(chosen: Chosen, here: Installation) -> Iterator[None]:
-    servers = chosen(here)
-    for server in servers:
-        server.pause()
-    try:
+    with asleep(*chosen(here)):
         yield
-    finally:
-        for server in servers:
-            server.resume()
 
 
 def without_projectors(emptied: Chosen, here: Installation) -> Iterator[None]:

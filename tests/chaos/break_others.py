@@ -159,14 +159,12 @@ def coordinator_paused(world: World, random: Random) -> Iterator[None]:
 
 
 def leader(world: World, random: Random) -> int:
-    """Returns the broker that leads the first partition of a topic."""
     topic = world.leadview.topics.name(random.choice(resources.KINDS))
     found = world.leadview.topics.admin.list_topics(topic, timeout=PATIENCE_SECONDS)
     return int(found.topics[topic].partitions[0].leader) - 1
 
 
 def coordinator(world: World, random: Random) -> int:
-    """Returns the broker that coordinates a consumer group."""
     group = world.leadview.group + random.choice(["", ".access"])
     found = world.leadview.topics.admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     assert found.coordinator, f"{group} has no coordinator"

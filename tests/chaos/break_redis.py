@@ -24,7 +24,6 @@ _ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", "redi
 
 @contextmanager
 def killed(world: World, random: Random) -> Iterator[None]:
-    """A primary is killed and restarted with all of its data."""
     server = unavailable(world, random)
     server.kill()
     yield
@@ -83,7 +82,6 @@ def redis_full(world: World, _: Random) -> Iterator[None]:
 
 @contextmanager
 def redis_demoted(world: World, _: Random) -> Iterator[None]:
-    """Redis becomes a replica, which refuses writes; then it is the primary again."""
     world.leadview.redis.replicaof("127.0.0.1", "1")
     yield
     world.leadview.redis.replicaof("NO", "ONE")

@@ -114,7 +114,6 @@ def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
 
 @pytest.fixture
 async def cluster_store(cluster: RedisCluster) -> AsyncIterator[Store]:
-    """The projector's way into the cluster."""
     store = Store(ProjectorSettings(redis_url=cluster.url))
     yield store
     await store.close()
@@ -154,7 +153,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 @pytest.fixture
 def topic_prefix() -> str:
-    """No other test's topics begin with this."""
     return f"t{uuid4().hex[:12]}."
 
 
@@ -240,7 +238,6 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def durable_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of one test, whose data outlives a crash."""
     with RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"]) as server:
         yield server
 
@@ -253,7 +250,6 @@ def sentinel(tmp_path: Path) -> Iterator[RedisSentinel]:
 
 @pytest.fixture
 def users_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of one test, with the users of deploy/redis-users.conf.example."""
     with redis_with_users(tmp_path / "redis") as server:
         yield server
 

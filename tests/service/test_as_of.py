@@ -65,19 +65,16 @@ def as_of(response: Response) -> datetime:
 
 
 def version(response: Response) -> int:
-    """Returns the version of the lead; 0 if there is none."""
     return int(response.json["referrer"].removeprefix("version ")) if response.status == 200 else 0
 
 
 def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Response:
-    """Returns the first response that says that it has the change."""
     leadview.publish(change)
     changed_at = datetime.now(UTC)
     return wait_for(lambda: get(api), lambda last: as_of(last) >= changed_at, "a response says that it has the change")
 
 
 def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
-    """Also that the record was deleted."""
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "it is served")
@@ -107,7 +104,6 @@ def test_a_change_is_in_the_response_wherever_leadview_runs(leadview_anywhere: L
 
 
 def sample(port: int, changed_at: datetime, key: str = KEY) -> subprocess.Popen[bytes]:
-    """Starts docs/examples/read_as_of.py."""
     command = [sys.executable, str(SAMPLE), crm.LEAD, changed_at.isoformat()]
     environment = {"API": f"http://127.0.0.1:{port}/", "API_KEY": key}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -169,7 +165,6 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
             [topic] = await reader.present()
 
             def apply(end: int) -> None:
-                """Say that all leads before this offset are applied."""
                 client.hset(names.CONTROL, names.position(topic.name, 0), f"{end} 1 1 0 {topic.id or NO_ID}")
 
             async def stored() -> int:

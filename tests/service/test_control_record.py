@@ -114,7 +114,6 @@ async def test_a_writer_that_sleeps_in_a_batch_leaves_nothing(
 
 
 def _generations(client: Any) -> set[int]:
-    """Returns the generations that have keys."""
     found = map(names.IN_GENERATION.fullmatch, client.scan_iter(names.ALL))
     return {number_of(GenerationId(match[2].decode())) for match in found if match}
 
@@ -142,7 +141,6 @@ async def promote_another(projection: Projection, record: ControlRecord) -> Cont
 
 
 def other_tag(record: ControlRecord) -> bytes:
-    """Returns the tag of a copy that is not the home copy."""
     return next(tag for tag in record.copies if tag != names.HOME)
 
 
@@ -327,7 +325,6 @@ async def test_concurrent_changes(projection: Projection) -> None:
 
 
 async def test_many_programs_begin_at_once(projection: Projection) -> None:
-    """An empty Redis gets one record."""
     stores = [Store(projection.settings) for _ in range(5)]
     found = await asyncio.gather(*(Sessions(store).look() for store in stores))
     assert len({record.stamp.lineage for record in found}) == 1

@@ -84,7 +84,6 @@ async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> 
 
 
 async def test_which_dead_letters_are_meant(projection: Projection) -> None:
-    """By their places, or by what all of them have in common."""
     letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(4)]
     letters.append(msgspec.structs.replace(LETTER, topic="crm.other", key=f"{crm.OTHER_ORGANIZATION}:{crm.LEAD}"))
     await dead_letters.park(projection.store, letters)
@@ -144,7 +143,6 @@ def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
 
 
 def listed(leadview: Leadview) -> list[DeadLetter]:
-    """Returns the dead letters, as `list --json` prints them."""
     return msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
 
 
@@ -263,7 +261,6 @@ async def test_they_are_committed_again(book: Book) -> None:
 
 
 def _commits(leadview: Leadview) -> int:
-    """Returns how many offsets were committed for the accepted records of this Leadview so far."""
     topic, group = "__consumer_offsets", f"{leadview.group}.accepted".encode()
     partitions = leadview.topics.admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions
     settings = {"bootstrap.servers": leadview.kafka.bootstrap_servers, "group.id": "any", "enable.partition.eof": True}

@@ -145,7 +145,6 @@ def test_servers_that_do_not_answer_are_named_at_once() -> None:
 
 
 def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
-    """In the verdict."""
     away = three_primaries.primaries[1]
     with asleep(away):
         leadview_on_cluster.wait_for_verdict("1 of its 3 shards do not answer", f"127.0.0.1:{away.port}")

@@ -72,14 +72,12 @@ class Running:
         return self.line.health.trouble
 
     async def halts(self) -> Halted:
-        """Wait until there are too many bad records."""
         await eventually(lambda: self.trouble, "it is halted")
         assert isinstance(self.trouble, Halted)
         return self.trouble
 
     @property
     def copy(self) -> Copy:
-        """The control record, which must exist."""
         return control.home(self._projection.client)
 
     @property
@@ -88,7 +86,6 @@ class Running:
         return [(it.kind, it.topic, it.former_id, it.topic_id) for it in self.copy.state.breaks]
 
     def stored(self, partition: Partition = LEADS) -> int | None:
-        """Returns the stored position."""
         copy = control.read(self._projection.client)
         position = copy.positions.get(partition) if copy else None
         return position.offset if position else None
@@ -132,7 +129,6 @@ async def running(
 
 @asynccontextmanager
 async def until_it_stops(made: Line, stop: Stop) -> AsyncIterator[None]:
-    """Run a line until the block ends."""
     task = asyncio.create_task(made.run(stop))
     try:
         yield
@@ -672,8 +668,6 @@ async def test_records_from_before_what_was_just_written_start_over(
 
 
 class HeldCheck(OfProjection):
-    """The control record is not read before the test says so."""
-
     def __init__(self, projection: Projection) -> None:
         super().__init__(projection)
         self.begun, self.may_read = asyncio.Event(), asyncio.Event()
@@ -781,8 +775,6 @@ async def test_a_bad_record_of_a_deleted_organization_is_not_parked(
 
 
 class DeletedMeanwhile(OfProjection):
-    """An organization is deleted, and its erasure ends, while its bad record is being stored."""
-
     async def cover(self, session: Session, advances: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         if dead_letters:
             await self.projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())

@@ -222,7 +222,6 @@ async def test_a_position_is_taken_back(
 
 @everywhere
 async def test_a_scan_finds_every_key(projection: Projection) -> None:
-    """Of each shard, and behind the first part of its keys."""
     keys = {names.usage(names.organization(crm.uuid(number))) for number in range(10 * SLICE)}
     for key in keys:
         projection.client.set(key, b"")

@@ -48,7 +48,6 @@ async def fill(projection: Projection, *wanted: GenerationId) -> None:
 
 @pytest.fixture
 async def alone(redis_server: RedisService) -> AsyncIterator[Projection]:
-    """The projector's way into a single server."""
     async with open_projection(redis_server) as projection:
         yield projection
 
@@ -298,7 +297,6 @@ async def test_redis_is_emptied_in_the_last_pass(projection: Projection) -> None
 
 
 async def _begin_drop(projection: Projection) -> ControlRecord:
-    """Two keys of generation 1 are left, which is being dropped."""
     control.write(projection.client, live=2, written=(2,), dropping=(1,))
     await projection.apply(crm.lead().record())
     return await copies.current(projection.store)

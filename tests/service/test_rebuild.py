@@ -140,7 +140,6 @@ def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview, proxy
 
 
 def used_memory(leadview: Leadview) -> int:
-    """Used memory, summed over all primaries of a cluster."""
     primaries = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(leadview.redis, RedisCluster) else {}
     found = leadview.redis.info("memory", **primaries)
     return sum(int(memory["used_memory"]) for memory in (found.values() if primaries else [found]))
@@ -168,7 +167,6 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
 
 
 def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
-    """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
     leadview.publish_all(first(leads=2000, contacts=600))
     leadview.serve()
     slow_api(leadview)

@@ -65,7 +65,6 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         assert ("rebuild due" in done, "former" in done) == (False, True), done.output
 
         def is_new() -> bool:
-            """Does the API serve the new field?"""
             found = api.get(LEADS + crm.uuid(0xFFFF), key=key_of(crm.ORGANIZATION))
             return "referrer_length" in found.json
 

@@ -35,8 +35,6 @@ CREATED, DELETED, CREATED_AGAIN = (
 
 
 class World:
-    """An organization with a key and a lead, and an API in front of them."""
-
     def __init__(self, projection: Projection, api: ApiServer) -> None:
         self.projection = projection
         self.store = projection.store
@@ -50,7 +48,6 @@ class World:
         await reapply.write(self.store, list(records), ids(1))
 
     async def finish(self) -> None:
-        """End the replay."""
         self.projection.client.set(LOCK, "ours", ex=3600)
         head = self.projection.client.getrange(OWNER, 0, 21)
         finish = finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")
@@ -152,6 +149,5 @@ async def test_access_that_is_off_is_no_answer_until_the_replay_has_ended(world:
 
 
 def _charges(world: World) -> dict[bytes, bytes]:
-    """Returns the values of the organization's rate limits."""
     client = world.projection.client
     return {name: client.get(name) for name in client.scan_iter(OWNER + b"q*")}

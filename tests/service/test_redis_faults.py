@@ -74,7 +74,6 @@ class ApiClient:
         self._store, self._servers = store, servers
 
     async def read(self, entry: Entry) -> bytes:
-        """Returns the stored lead."""
         reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
         assert reply.status == 200
         return reply.value
@@ -88,8 +87,6 @@ class ApiClient:
 
 
 class ProjectorClient:
-    """Pipelines of a projector."""
-
     unavailable = projector.errors.Unavailable
 
     def __init__(self, store: ProjectorStore) -> None:
@@ -203,7 +200,6 @@ async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entr
 
 
 async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
-    """The connection ends at any byte: of the login, of a reply, or between two replies."""
     for end_after in range(1, 400, 23):
         proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
         async with opened(proxy.url) as client:
@@ -382,7 +378,6 @@ def cluster(tmp_path: Path) -> Iterator[RedisCluster]:
 
 
 async def test_a_failover_in_a_cluster(cluster: RedisCluster, opened: Open) -> None:
-    """The other shards are read meanwhile."""
     entries = write_entries(cluster.url)
     number = cluster.primaries.index(cluster.owner(entries[0].slot))
     others = [entry for entry in entries if cluster.owner(entry.slot) is not cluster.primaries[number]]

@@ -55,7 +55,6 @@ PLACES: dict[resources.Kind, tuple[dict[str, Any], ...]] = {
 
 
 def accepted(kind: resources.Kind) -> Iterator[Message]:
-    """Yields changes of one entity that are none too odd, each of a higher version."""
     changed = crm.lead if kind is resources.LEAD else crm.contact
     for version, (odd, place) in enumerate(itertools.product(ODD, PLACES[kind]), start=2):
         message = crm.within(changed(version, **place), odd)

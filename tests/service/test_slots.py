@@ -32,7 +32,6 @@ SERVED, NOT_BELIEVED, UNKNOWN = 404, 503, 401
 
 @pytest.fixture
 def cluster(cluster: RedisCluster) -> RedisCluster:
-    """A cluster whose shards are complete."""
     control.complete_all(patient(cluster.url))
     return cluster
 

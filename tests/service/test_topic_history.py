@@ -54,7 +54,6 @@ def publish_again(leadview: Leadview) -> None:
 
 
 def problems(leadview: Leadview) -> str:
-    """Returns what `status` says is wrong."""
     return " ".join(leadview.run("status", "--json").json["problems"])
 
 

@@ -238,12 +238,10 @@ class Kept:
         self.turn = Keeper(settings, self.writing)._turn
 
     async def apply(self, *records: Record) -> None:
-        """Write these records, one batch each."""
         for record in records:
             await apply(self.store, [intent_of(record)], ids(1))
 
     def apply_all(self) -> None:
-        """Store the positions of lines that have applied everything that is published."""
         for partition, end in self.leadview.topics.end_offsets.items():
             self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0 -1 -")
 
@@ -330,7 +328,6 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dr
 
 @pytest.mark.apache
 async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Kept) -> None:
-    """Its dead letters were erased with it."""
     bad = msgspec.structs.replace(crm.lead(1), value=b"{")
     others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
     [record] = [record for record in kept.leadview.publish(bad, others) if record.key == bad.key]

@@ -29,7 +29,6 @@ async def seen_of(projection: Projection, resource: resources.Resource = resourc
 
 
 def with_rebuild(state: State) -> State:
-    """Returns the state after a rebuild has begun: the projectors write a second generation, which is being filled."""
     generations = {**state.generations, generation(2): Generation(VERSION, now())}
     return replace(state, written=ids(1, 2), generations=generations, last=2)
 

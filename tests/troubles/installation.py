@@ -114,7 +114,6 @@ class Installation:
         self.projectors.clear()
 
     def succeed(self, *words: str, command: Sequence[str] = PROJECTOR) -> None:
-        """Run a command, which must succeed."""
         done = self.leadview.run(*words, command=command)
         assert done.status == 0, done.output
 
@@ -122,7 +121,6 @@ class Installation:
         self.leadview.publish(crm.organization(), crm.api_key(hash=key_hash(KEY)), crm.contact(), crm.lead())
 
     def publish_again(self) -> None:
-        """Publish a newer version of the lead."""
         self.leadview.publish(crm.lead(next(self._versions)))
 
     def _differs(self, row: Row) -> list[str]:

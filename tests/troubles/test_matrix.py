@@ -140,7 +140,6 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
 
 
 def is_late(found: Series) -> bool:
-    """Does an age grow?"""
     return any(value > _RENEWED_SECONDS for name, value in found.items() if "_age_seconds" in name)
 
 

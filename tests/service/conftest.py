@@ -140,13 +140,6 @@ def embedded_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
-def real_kafka(kafka: Kafka) -> Kafka:
-    if kafka.kind == "embedded":
-        not_available("there is no other Kafka than the embedded one")
-    return kafka
-
-
-@pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return certificates.create(tmp_path_factory.mktemp("certificate"))
 
@@ -210,22 +203,6 @@ everywhere = pytest.mark.parametrize(
 def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> Iterator[Leadview]:
     """A Leadview with topics; no process runs yet."""
     with new_leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
-        yield leadview
-
-
-@pytest.fixture(params=[pytest.param("redis_server", id="one server"), pytest.param("redis_shards", id="three shards")])
-def any_redis(request: pytest.FixtureRequest) -> Iterator[RedisService]:
-    service: RedisService = request.getfixturevalue(request.param)
-    yield service
-    empty_redis(service)
-
-
-@pytest.fixture(params=[pytest.param("real_kafka", id="Kafka"), pytest.param("embedded_kafka", id="embedded Kafka")])
-def leadview_anywhere(
-    request: pytest.FixtureRequest, any_redis: RedisService, topic_prefix: str, tmp_path: Path
-) -> Iterator[Leadview]:
-    """A Leadview with topics, for what the contract promises outside: once on each kind of Redis and Kafka."""
-    with new_leadview(request.getfixturevalue(request.param), topic_prefix, any_redis, tmp_path) as leadview:
         yield leadview
 
 

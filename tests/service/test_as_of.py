@@ -26,9 +26,10 @@ from tests.harness.api_server import LEADS, ApiServer, Response
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
-from tests.harness.services import Kafka
+from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_for, wait_until
+from tests.service.conftest import new_leadview
 
 KEY = api_keys.mint(crm.ORGANIZATION)
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
@@ -96,11 +97,13 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
 
 
 @pytest.mark.long
-def test_a_change_is_in_the_response_wherever_leadview_runs(leadview_anywhere: Leadview) -> None:
-    with_a_lead(leadview_anywhere).start("run")
-    with leadview_anywhere.api() as api:
+def test_a_change_is_in_the_response_with_the_embedded_kafka_as_well(
+    embedded_kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
+) -> None:
+    with new_leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview, leadview.api() as api:
+        with_a_lead(leadview).start("run")
         wait_until(lambda: get(api).status == 200, "it is served")
-        assert version(publish_and_read(leadview_anywhere, api, lead(2))) == 2
+        assert version(publish_and_read(leadview, api, lead(2))) == 2
 
 
 def sample(port: int, changed_at: datetime, key: str = KEY) -> subprocess.Popen[bytes]:

@@ -70,7 +70,6 @@ async def test_whole_flow(leadview: Leadview) -> None:
     status = orjson.loads(leadview.run("status", "--json").stdout)
     assert (status["generation"], status["lag"], status["dead_letters"]) == (1, 0, 0)
     assert {(at["topic"], at["partition"]): at["head"] for at in status["partitions"]}.items() >= end_offsets.items()
-    assert "dead letters 0" in leadview.run("status").stdout
 
 
 async def test_kill_9_in_the_middle(leadview: Leadview, durable_redis: RedisServer) -> None:
@@ -157,18 +156,13 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, durable_redis:
 
 
 async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
-    """Signals, metrics, more partitions, the default group, `show`."""
+    """Signals, more partitions, the default group, `show`."""
     leadview.group = "leadview"
     leadview.topics.create(partitions=1)
-    port = free_port()
     # Whoever joins after a member that has not left the group waits as long as this: longer than this test.
-    projector = leadview.start("run", metrics_port=port, kafka_session_timeout=300)
+    projector = leadview.start("run", kafka_session_timeout=300)
     leadview.publish(crm.contact(3, email="a@b.c"), crm.lead(2))
     await leadview.settled()
-    healthy = (200, {"status": "ok", "problems": []})
-    await eventually(lambda: ask(port, "/healthz") == healthy, "both lines are well")
-    text = ask(port, "/metrics")[1]
-    assert 'leadview_projector_records_total{line="documents",result="written"} 2.0' in text
 
     leadview.topics.add_partitions(resources.LEAD, 3)
     leadview.publish(crm.lead(3, seconds=1, stage="STALE"), crm.lead(1, id=crm.OTHER_LEAD), partition=2)
@@ -178,12 +172,9 @@ async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
     shown = orjson.loads(leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json").stdout)
     event = shown["generations"][0]["event"]
     assert (event["version"], event["partition"], event["offset"], event["live"]) == (3, 2, 0, True)
-    assert "version 3" in leadview.run("show", "contact", crm.ORGANIZATION, crm.CONTACT).stdout
 
-    with Stopwatch() as stopwatch:
-        projector.stop()
-        assert projector.wait(PATIENCE_SECONDS) == 0
-        assert stopwatch.seconds < 5
+    projector.stop()
+    assert projector.wait(PATIENCE_SECONDS) == 0
     assert leadview.caught_up()
     committed = leadview.topics.committed("leadview") | leadview.topics.committed("leadview.access")
     assert leadview.topics.end_offsets.items() <= committed.items()

@@ -271,13 +271,21 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
     assert counted(DEFECTS, "documents") == before + 3
 
 
-@pytest.mark.parametrize("error", [KeyError(), Refused("no")])
-async def test_a_replay_raises_what_a_live_line_repeats(
-    projection: Projection, kafka: ScriptedKafka, error: Exception
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        pytest.param(lambda kafka: kafka.errors.append(KeyError()), KeyError, id="a defect"),
+        pytest.param(lambda kafka: kafka.errors.append(Refused("no")), Refused, id="a refusal"),
+        pytest.param(lambda kafka: kafka.publish(*[BAD] * ROW), LineStopped, id="too many bad records"),
+    ],
+)
+async def test_a_replay_ends_with_what_a_live_line_repeats_or_waits_for(
+    projection: Projection, kafka: ScriptedKafka, happens: Callable[[ScriptedKafka], object], error: type[Exception]
 ) -> None:
-    kafka.errors = [error]
-    with pytest.raises(type(error)):
-        await new_line(projection, ends=True).run(Stop())
+    made = new_line(projection, ends=True)
+    happens(kafka)
+    with pytest.raises(error):
+        await made.run(Stop())
     assert kafka.calls[-1] == "stop"
     assert not projection.writing.sessions._open
 
@@ -319,16 +327,6 @@ async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
         await it.covers(ROW + 4)
         assert (it.trouble, kafka.stays) == (None, stays)
     assert kafka.calls == ["join", "stop"]
-
-
-async def test_a_replay_that_is_halted_ends_with_the_reason(projection: Projection, kafka: ScriptedKafka) -> None:
-    made = new_line(projection, ends=True)
-    kafka.publish(*[BAD] * ROW)
-    with pytest.raises(LineStopped):
-        await made.run(Stop())
-    kafka.accept("crm.leads", *range(ROW))
-    async with running(projection, kafka, ends=True) as it:
-        await it.covers(ROW)
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(ROW, id="as many as would halt the line")])

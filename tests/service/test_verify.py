@@ -207,22 +207,6 @@ DELETED = crm.uuid(0x5FFD)
 """A deleted lead."""
 
 
-class Verification:
-    def __init__(self, leadview: Leadview) -> None:
-        self.port = free_port()
-        self.child = leadview.start("verify", "--continuous", log="verify", metrics_port=self.port)
-
-    def metric(self, name: str) -> float:
-        return metrics_port.metric(self.port, f"leadview_verify_{name}_total") or 0.0
-
-    def has_passed(self, before: float) -> bool:
-        """Has each partition that holds records been read as a whole since there were `before` passes?"""
-        return self.metric("passes") >= before + len(resources.KINDS) * 3
-
-    def log(self) -> str:
-        return self.child.log.read_text()
-
-
 @pytest.mark.long
 def test_continuously(leadview: Leadview) -> None:
     writer = writer_to(leadview, 20, leads=60, contacts=30)
@@ -242,20 +226,26 @@ def test_continuously(leadview: Leadview) -> None:
                 crm.api_key(id=organization, organization_id=organization, hash=crm.key_hash(500 + number)),
             )
     leadview.serve()
+    port = free_port()
+
+    def metric(name: str) -> float:
+        return metrics_port.metric(port, f"leadview_verify_{name}_total") or 0.0
+
     with writer:
-        verification = Verification(leadview)
-        wait_until(lambda: verification.has_passed(0), "every partition was read", 180)
-        assert verification.metric("differences") == 0, verification.log()
-        assert verification.metric("records") > 100
-        assert metrics_port.ask(verification.port, "/healthz")[0] == 200
-        assert metrics_port.metric(verification.port, "leadview_projector_dead_letters") is None, "it cannot know it"
+        child = leadview.start("verify", "--continuous", log="verify", metrics_port=port)
+        wait_until(lambda: metric("passes") >= len(resources.KINDS) * 3, "every partition was read", 180)
+        assert metric("differences") == 0, child.log.read_text()
+        assert metric("records") > 100
+        assert metrics_port.ask(port, "/healthz")[0] == 200
+        assert metrics_port.metric(port, "leadview_projector_dead_letters") is None, "it cannot know it"
         _plant_more(leadview)
         # A turn that began while this was being planted has seen a part of it. A later one sees all.
-        wait_until(lambda: not _unnamed(verification.log()), lambda: f"{_unnamed(verification.log())} are named", 360)
-    assert verification.metric("differences") >= len(NAMED)
-    assert "Ada" not in verification.log()
-    os.kill(verification.child.pid, signal.SIGTERM)
-    assert verification.child.wait(60) == 1
+        log = child.log
+        wait_until(lambda: not _unnamed(log.read_text()), lambda: f"{_unnamed(log.read_text())} are named", 360)
+    assert metric("differences") >= len(NAMED)
+    assert "Ada" not in log.read_text()
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait(60) == 1
 
 
 def _plant_more(leadview: Leadview) -> None:

@@ -181,6 +181,19 @@ async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection
 
 
 @pytest.fixture
+async def alone(redis_server: RedisService) -> AsyncIterator[Projection]:
+    """The projector's way into a single server."""
+    async with open_projection(redis_server) as projection:
+        yield projection
+
+
+@pytest.fixture
+async def sharded(redis_shards: RedisService) -> AsyncIterator[Projection]:
+    async with open_projection(redis_shards) as projection:
+        yield projection
+
+
+@pytest.fixture
 def served(projection: Projection) -> Iterator[ApiServer]:
     """The API on the Redis of `projection`, without limits but those of organizations."""
     with running_api(patient(projection.settings.redis_url, **UNLIMITED)) as api:

@@ -35,9 +35,8 @@ from tests.harness import control, crm, stored
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation
 from tests.harness.histories import now_ms
-from tests.harness.projection import Projection, open_projection
+from tests.harness.projection import Projection
 from tests.harness.scripted_kafka import ScriptedKafka
-from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 0)
@@ -53,10 +52,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> ScriptedKafka:
 
 
 @pytest.fixture
-async def projection(redis_server: RedisService) -> AsyncIterator[Projection]:
-    async with open_projection(redis_server) as projection:
-        await copies.current(projection.store)
-        yield projection
+async def projection(alone: Projection) -> Projection:
+    await copies.current(alone.store)
+    return alone
 
 
 class Running:

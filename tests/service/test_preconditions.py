@@ -4,7 +4,7 @@ Each test holds the late step by construction: a proxy keeps its request, a proc
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any
 
@@ -30,7 +30,7 @@ from schemas.control import GenerationId
 from schemas.faults import Fault
 from tests.harness import control, crm
 from tests.harness.generations import generation, ids, numbers
-from tests.harness.projection import Projection, held_back, intent_of, open_projection
+from tests.harness.projection import Projection, held_back, intent_of
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
@@ -44,12 +44,6 @@ def keys_of(client: Any, wanted: GenerationId) -> list[bytes]:
 
 async def fill(projection: Projection, *wanted: GenerationId) -> None:
     await apply(projection.store, [intent_of(record) for record in LEADS], wanted)
-
-
-@pytest.fixture
-async def alone(redis_server: RedisService) -> AsyncIterator[Projection]:
-    async with open_projection(redis_server) as projection:
-        yield projection
 
 
 async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection, redis_server: RedisService) -> None:
@@ -125,21 +119,18 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
         pytest.param(100, True, 1, id="a shard was emptied between the replay and this: the lines fill it"),
     ],
 )
-async def test_what_a_replay_may_call_complete(
-    redis_shards: RedisService, offset: int, is_emptied: bool, left: int
-) -> None:
+async def test_what_a_replay_may_call_complete(sharded: Projection, offset: int, is_emptied: bool, left: int) -> None:
     """The replay fills an emptied shard up to the targets. That is not all: the lines had applied later records."""
-    async with open_projection(redis_shards) as projection:
-        client, store = projection.client, projection.store
-        record, new = await control.with_next(store)
-        if is_emptied:
-            client.delete(names.copy(names.CONTROL, next(tag for tag in record.copies if tag != names.HOME)))
-        record = await copies.current(store)
-        for tag in record.copies:
-            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), f"{offset} 1 1 -1 -")
-        await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
-        found = (await copies.current(store)).copies
-        assert sum(copy is None or new not in copy.filled for copy in found.values()) == left
+    client, store = sharded.client, sharded.store
+    record, new = await control.with_next(store)
+    if is_emptied:
+        client.delete(names.copy(names.CONTROL, next(tag for tag in record.copies if tag != names.HOME)))
+    record = await copies.current(store)
+    for tag in record.copies:
+        client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), f"{offset} 1 1 -1 -")
+    await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
+    found = (await copies.current(store)).copies
+    assert sum(copy is None or new not in copy.filled for copy in found.values()) == left
 
 
 async def test_targets_belong_to_the_record_they_were_measured_under(projection: Projection) -> None:

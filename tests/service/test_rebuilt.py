@@ -18,8 +18,7 @@ from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, runnin
 from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
-from tests.harness.projection import open_projection
-from tests.harness.services import RedisService
+from tests.harness.projection import Projection
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 NEXT = projectors.NEXT_MAPPING
@@ -89,23 +88,22 @@ ONE_LEAD = ("--organization", crm.ORGANIZATION, "--lead", crm.LEAD)
 PATHS: dict[resources.Resource, str] = {resources.LEAD: LEADS + crm.LEAD, resources.CONTACT: CONTACTS + crm.CONTACT}
 
 
-async def test_the_api_serves_compressed_documents(redis_server: RedisService) -> None:
+async def test_the_api_serves_compressed_documents(alone: Projection) -> None:
     key = api_keys.mint(crm.ORGANIZATION)
     access = [crm.organization(), crm.api_key(hash=api_keys.key_hash(key))]
-    async with open_projection(redis_server) as projection:
-        projection.store.compresses = True
-        await projection.apply(*(message.record() for message in (*access, *LEAD_AND_CONTACT)))
-        documents = projection.documents()
-        control.write(projection.client)
-        with running_api(patient(redis_server.url)) as api:
-            for resource, path in PATHS.items():
-                found = api.get(path, key=key)
-                assert (found.status, found.body) == (200, documents[resource, crm.ORGANIZATION, found.json["id"]])
-                assert api.get(path, key=key, headers={"If-None-Match": found.headers["etag"]}).status == 304
-                assert api.get(path, key=key, method="HEAD").headers["content-length"] == str(len(found.body))
-                _spoil(projection.client, resource, 1)
-                answer = api.get(path, key=key)
-                assert (answer.status, answer.error) == (500, "internal_error")
+    alone.store.compresses = True
+    await alone.apply(*(message.record() for message in (*access, *LEAD_AND_CONTACT)))
+    documents = alone.documents()
+    control.write(alone.client)
+    with running_api(patient(alone.settings.redis_url)) as api:
+        for resource, path in PATHS.items():
+            found = api.get(path, key=key)
+            assert (found.status, found.body) == (200, documents[resource, crm.ORGANIZATION, found.json["id"]])
+            assert api.get(path, key=key, headers={"If-None-Match": found.headers["etag"]}).status == 304
+            assert api.get(path, key=key, method="HEAD").headers["content-length"] == str(len(found.body))
+            _spoil(alone.client, resource, 1)
+            answer = api.get(path, key=key)
+            assert (answer.status, answer.error) == (500, "internal_error")
 
 
 @pytest.mark.apache

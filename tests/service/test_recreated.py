@@ -14,8 +14,7 @@ from schemas import api_keys, names, resources
 from tests.harness import control, crm, stored
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation, ids
-from tests.harness.projection import Projection, open_projection
-from tests.harness.services import RedisService
+from tests.harness.projection import Projection
 from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
@@ -55,14 +54,13 @@ class World:
 
 
 @pytest.fixture
-async def world(redis_server: RedisService) -> AsyncIterator[World]:
-    async with open_projection(redis_server) as projection:
-        control.write(projection.client)
-        await projection.apply(CREATED, key(1), crm.lead(1).record(1))
-        with running_api(patient(redis_server.url)) as api:
-            world = World(projection, api)
-            assert world.get().status == 200
-            yield world
+async def world(alone: Projection) -> AsyncIterator[World]:
+    control.write(alone.client)
+    await alone.apply(CREATED, key(1), crm.lead(1).record(1))
+    with running_api(patient(alone.settings.redis_url)) as api:
+        world = World(alone, api)
+        assert world.get().status == 200
+        yield world
 
 
 async def test_a_revoked_key_does_not_pass_while_its_organization_is_replayed(world: World) -> None:

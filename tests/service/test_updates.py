@@ -22,7 +22,7 @@ from schemas.layouts import FIRST_LEAD, JOB_DUE
 from tests.harness import control, crm, stored
 from tests.harness.crm import Message
 from tests.harness.generations import generation, ids
-from tests.harness.projection import Projection, behind_proxy, intent_of, open_projection
+from tests.harness.projection import Projection, behind_proxy, intent_of
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 from tests.service.conftest import everywhere
@@ -216,14 +216,14 @@ async def test_a_position_keeps_the_time_of_the_last_good_record(projection: Pro
 
 @pytest.mark.parametrize("are_lost", [pytest.param(False, id="they arrive"), pytest.param(True, id="they are lost")])
 async def test_records_are_left_out_while_later_heads_are_on_their_way(
-    redis_server: RedisService, are_lost: bool
+    alone: Projection, redis_server: RedisService, are_lost: bool
 ) -> None:
     """The heads of 1,000 records are asked for at once: those of the last records are held back."""
     leads = [crm.lead(1, id=crm.uuid(1000 + n)).record(n) for n in range(1100)]
     held = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.uuid(2000))
-    async with open_projection(redis_server) as projection, behind_proxy(redis_server, held) as (slow, proxy):
-        control.write(projection.client)
-        await projection.apply(*leads)
+    async with behind_proxy(redis_server, held) as (slow, proxy):
+        control.write(alone.client)
+        await alone.apply(*leads)
         with await slow.sessions.open() as session:
             heads, batch = StoredHeads(slow.store, {LEADS: leads}, session.generations), Batch(BadRecordGuard(10, 10))
             writing = asyncio.create_task(batch.write({LEADS: leads}, session, slow.store, Pacer(), heads))

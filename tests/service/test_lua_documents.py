@@ -17,6 +17,7 @@ from tests.harness import crm, stored
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, intent_of
+from tests.harness.records import Records
 
 LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
 CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)
@@ -360,13 +361,10 @@ async def test_a_full_redis_refuses_the_whole_of_a_script(
     """It refuses a script's first write only: what has written anything may go on."""
     await projection.apply(*before)
     stands = stored.everything(projection.client)
-    projection.client.config_set("maxmemory", "1")
-    try:
+    with Records(projection.client).full():
         with pytest.raises(Unavailable):
             await projection.call(record)
         assert stored.everything(projection.client) == stands
-    finally:
-        projection.client.config_set("maxmemory", "0")
     await projection.apply(record)
     stored.assert_consistent(projection.client)
 

@@ -36,7 +36,6 @@ CREATED, DELETED, CREATED_AGAIN = (
 class World:
     def __init__(self, projection: Projection, api: ApiServer) -> None:
         self.projection = projection
-        self.store = projection.store
         self.api = api
 
     def get(self, api_key: str = KEY, lead: str = crm.LEAD) -> Response:
@@ -44,13 +43,13 @@ class World:
 
     async def replay(self, *records: Record) -> None:
         """Apply these records as the replay of a recreated organization does."""
-        await reapply.write(self.store, list(records), ids(1))
+        await reapply.write(self.projection.store, list(records), ids(1))
 
     async def finish(self) -> None:
         self.projection.client.set(LOCK, "ours", ex=3600)
         head = self.projection.client.getrange(OWNER, 0, 21)
         finish = finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")
-        assert await self.store.run([finish]) == [1]
+        assert await self.projection.store.run([finish]) == [1]
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_
     """The replay does not meet its events any more: the topic was compacted."""
     await world.projection.apply(DELETED)
     if erased:
-        await jobs._drop(world.store, OWNER, erased)
+        await jobs._drop(world.projection.store, OWNER, erased)
     await world.projection.apply(taken)
     await world.projection.apply(CREATED_AGAIN)
     await world.replay(crm.lead(1).record(1))
@@ -112,7 +111,7 @@ async def test_a_lead_that_was_erased_is_in_no_index(world: World) -> None:
     remaining = [crm.contact(1).record(1), crm.lead(id=crm.OTHER_LEAD).record(2)]
     await world.projection.apply(*remaining)
     await world.projection.apply(DELETED)
-    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
+    await jobs._drop(world.projection.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
     await world.projection.apply(CREATED_AGAIN)
     await world.replay(*remaining)
     await world.finish()

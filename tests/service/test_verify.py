@@ -85,7 +85,6 @@ WAYS: dict[Found, Callable[[Planter], Any]] = {
     ),
     INDEX: lambda it: it.redis.setrange(it.contact(9), 37, bytes(28)),
 }
-"""What is found, and how it is spoiled."""
 SEVERAL = [found for found in WAYS if found[1] in (IDS[2], IDS[4], IDS[5], IDS[7], IDS[9])]
 PLANTED = [found for found in WAYS if found != INDEX]
 
@@ -204,7 +203,6 @@ def _organization(leadview: Leadview) -> dict[bytes, Any]:
 
 REVOKED, HASH = crm.uuid(0xF77), crm.key_hash(77)
 DELETED = crm.uuid(0x5FFD)
-"""A deleted lead."""
 
 
 @pytest.mark.long

@@ -31,7 +31,6 @@ from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_for, wait_until
 from tests.service.conftest import new_leadview
 
-KEY = api_keys.mint(crm.ORGANIZATION)
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -48,12 +47,12 @@ def leadview(leadview_on_cluster: Leadview) -> Leadview:
 def with_a_lead(leadview: Leadview) -> Leadview:
     limits = {"quota": 1_000_000, "window_seconds": 1}
     unlimited = crm.organization(rate_limits={"key": limits, "organization": limits})
-    leadview.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
+    leadview.publish(unlimited, crm.api_key(), lead(1))
     return leadview
 
 
 def get(api: ApiServer, **headers: str) -> Response:
-    return api.get(LEADS + crm.LEAD, key=KEY, headers=headers)
+    return api.get(LEADS + crm.LEAD, key=crm.KEY, headers=headers)
 
 
 def as_of(response: Response) -> datetime:
@@ -84,7 +83,7 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
         assert version(last) == 3
         unchanged = get(api, **{"If-None-Match": last.headers["etag"]})
         assert (unchanged.status, as_of(unchanged) >= as_of(last)) == (304, True)
-        others = [api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION)), api.get(LEADS + "1", key=KEY)]
+        others = [api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION)), api.get(LEADS + "1", key=crm.KEY)]
         assert [(other.status, as_of(other)) for other in others] == [(401, NEVER), (400, NEVER)]
         leadview.publish(lead(4))
         assert b'"version 4"' in run_sample(api, datetime.now(UTC))
@@ -106,7 +105,7 @@ def test_a_change_is_in_the_response_with_the_embedded_kafka_as_well(
         assert version(publish_and_read(leadview, api, lead(2))) == 2
 
 
-def sample(port: int, changed_at: datetime, key: str = KEY) -> subprocess.Popen[bytes]:
+def sample(port: int, changed_at: datetime, key: str = crm.KEY) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(SAMPLE), crm.LEAD, changed_at.isoformat()]
     environment = {"API": f"http://127.0.0.1:{port}/", "API_KEY": key}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -18,7 +18,7 @@ from projector.rebuild import generations, replay
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs, reapply
 from schemas import names, resources
-from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.api_keys import organization_tag
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings, load
@@ -31,13 +31,12 @@ from tests.harness.projection import Opened, Projection, behind_proxy
 from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
-KEY = mint(crm.ORGANIZATION)
-ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
+ACCESS = (crm.organization(1), crm.api_key(1))
 OWNER = names.organization(crm.ORGANIZATION)
 
 
 def lead_status(api: ApiServer, lead_id: str = crm.LEAD) -> int:
-    return api.get(LEADS + lead_id, key=KEY).status
+    return api.get(LEADS + lead_id, key=crm.KEY).status
 
 
 NOT_COMPLETE = "not complete: 1 of the 3 parts (shards) of Redis"

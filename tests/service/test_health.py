@@ -17,7 +17,6 @@ from devstack.ports import free_port
 from devstack.programs import environment
 from devstack.redis_cluster import RedisCluster
 from schemas import metrics, names, resources
-from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api_process
 from tests.harness.commands import Finished, call
@@ -83,11 +82,9 @@ def test_a_projector_that_starts_before_its_servers(leadview: Leadview, away: di
 def test_the_metrics_of_both_ports(leadview: Leadview, tmp_path: Path) -> None:
     """What is exported is what is declared: names, types, help and labels, after each port has had something to count.
     And the API says how old it is when no projector is left."""
-    port, api_port, key = free_port(), free_port(), mint(crm.ORGANIZATION)
+    port, api_port = free_port(), free_port()
     bad = crm.lead(1, id=crm.OTHER_LEAD, stage="WRONG")
-    projector = leadview.serve(
-        crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.lead(), bad, metrics_port=port
-    )
+    projector = leadview.serve(crm.organization(1), crm.api_key(1), crm.lead(), bad, metrics_port=port)
     wait_until(lambda: metric(port, AGE) == 0, "a sample was taken")
     settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
 
@@ -95,7 +92,7 @@ def test_the_metrics_of_both_ports(leadview: Leadview, tmp_path: Path) -> None:
         return metric(api_port, "leadview_api_served_age_seconds") or 0
 
     with running_api_process(tmp_path / "api.log", **settings) as (_, api):
-        assert api.get(LEADS + crm.uuid(0xDEAD), key=key).status == 404
+        assert api.get(LEADS + crm.uuid(0xDEAD), key=crm.KEY).status == 404
         wait_until(lambda: metric(api_port, 'leadview_api_requests_total{route="lead",status="404"}'), "it is counted")
         wait_until(lambda: metric(api_port, "leadview_api_projectors") == 1, "the heartbeats were read")
         assert exported(port) == declared(metrics.PROJECTOR)

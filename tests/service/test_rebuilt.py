@@ -9,7 +9,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector import mapping
-from schemas import api_keys, names, resources
+from schemas import names, resources
 from schemas.control import number_of
 from tests.chaos.core import key_of, writer_to
 from tests.chaos.reader import readers_of
@@ -89,20 +89,18 @@ PATHS: dict[resources.Resource, str] = {resources.LEAD: LEADS + crm.LEAD, resour
 
 
 async def test_the_api_serves_compressed_documents(alone: Projection) -> None:
-    key = api_keys.mint(crm.ORGANIZATION)
-    access = [crm.organization(), crm.api_key(hash=api_keys.key_hash(key))]
     alone.store.compresses = True
-    await alone.apply(*(message.record() for message in (*access, *LEAD_AND_CONTACT)))
+    await alone.apply(*(message.record() for message in (crm.organization(), crm.api_key(), *LEAD_AND_CONTACT)))
     documents = alone.documents()
     control.write(alone.client)
     with running_api(patient(alone.settings.redis_url)) as api:
         for resource, path in PATHS.items():
-            found = api.get(path, key=key)
+            found = api.get(path, key=crm.KEY)
             assert (found.status, found.body) == (200, documents[resource, crm.ORGANIZATION, found.json["id"]])
-            assert api.get(path, key=key, headers={"If-None-Match": found.headers["etag"]}).status == 304
-            assert api.get(path, key=key, method="HEAD").headers["content-length"] == str(len(found.body))
+            assert api.get(path, key=crm.KEY, headers={"If-None-Match": found.headers["etag"]}).status == 304
+            assert api.get(path, key=crm.KEY, method="HEAD").headers["content-length"] == str(len(found.body))
             _spoil(alone.client, resource, 1)
-            answer = api.get(path, key=key)
+            answer = api.get(path, key=crm.KEY)
             assert (answer.status, answer.error) == (500, "internal_error")
 
 
@@ -110,10 +108,9 @@ async def test_the_api_serves_compressed_documents(alone: Projection) -> None:
 @pytest.mark.long
 def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Leadview) -> None:
     """Into both forms, as the setting of its program says. What is spoiled is found and repaired in both."""
-    key = api_keys.mint(crm.ORGANIZATION)
-    leadview.serve(crm.organization(), crm.api_key(hash=api_keys.key_hash(key)), *LEAD_AND_CONTACT)
+    leadview.serve(crm.organization(), crm.api_key(), *LEAD_AND_CONTACT)
     with leadview.api() as api:
-        before = [_read(api, path, key) for path in PATHS.values()]
+        before = [_read(api, path) for path in PATHS.values()]
         for generation, compression in ((2, "zstd"), (3, "none")):
             leadview.run("rebuild", "--promote", "--max-latency", "0", compression=compression).ends(0)
             wait_until(lambda: number_of(leadview.state().live) == generation, f"generation {generation} is live")  # noqa: B023
@@ -123,12 +120,12 @@ def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Lead
             [example] = leadview.run("verify", "--json").json["examples"]
             assert (example["id"], example["fields"]) == (crm.LEAD, ["unreadable"])
             leadview.run("rebuild", *ONE_LEAD, compression=compression).ends(0)
-            assert [_read(api, path, key) for path in PATHS.values()] == before
+            assert [_read(api, path) for path in PATHS.values()] == before
             leadview.run("drop").ends(0)
 
 
-def _read(api: ApiServer, path: str, key: str) -> tuple[int, bytes, str]:
-    answer = api.get(path, key=key)
+def _read(api: ApiServer, path: str) -> tuple[int, bytes, str]:
+    answer = api.get(path, key=crm.KEY)
     return answer.status, answer.body, answer.headers.get("etag", "")
 
 

@@ -23,6 +23,7 @@ from tests.chaos.programs import ANY, FREE, PAID
 from tests.chaos.world import PARTITIONS, REBUILD, RECOVER_SECONDS, World
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.programs import asleep
 from tests.harness.projectors import NEXT_MAPPING
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -55,7 +56,7 @@ def stands_still(
     chosen: Callable[[World, Random], Child | RedisServer], world: World, random: Random
 ) -> Iterator[None]:
     """What is chosen stands still, and resumes with all that it believed."""
-    with world.asleep(chosen(world, random)):
+    with asleep(chosen(world, random)):
         yield
 
 
@@ -158,14 +159,12 @@ def coordinator_paused(world: World, random: Random) -> Iterator[None]:
 
 
 def leader(world: World, random: Random) -> int:
-    """Returns the broker that leads the first partition of a topic."""
     topic = world.leadview.topics.name(random.choice(resources.KINDS))
     found = world.leadview.topics.admin.list_topics(topic, timeout=PATIENCE_SECONDS)
     return int(found.topics[topic].partitions[0].leader) - 1
 
 
 def coordinator(world: World, random: Random) -> int:
-    """Returns the broker that coordinates a consumer group."""
     group = world.leadview.group + random.choice(["", ".access"])
     found = world.leadview.topics.admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     assert found.coordinator, f"{group} has no coordinator"
@@ -195,7 +194,7 @@ def dropped_asleep(world: World, random: Random) -> Iterator[None]:
     with world.operating:
         world.drop_all()
         world.succeed(*REBUILD, "--promote", "--force")
-        with world.asleep(random.choice([*world.projectors.values()])):
+        with asleep(random.choice([*world.projectors.values()])):
             world.succeed("drop")
             world.wrong += world.unexplained_keys()
             yield

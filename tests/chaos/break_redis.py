@@ -14,6 +14,7 @@ from schemas import names
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import now
 from tests.chaos.world import World
+from tests.harness.programs import asleep
 from tests.harness.waiting import wait_until
 
 _LOG = "appendonlydir"
@@ -23,7 +24,6 @@ _ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", "redi
 
 @contextmanager
 def killed(world: World, random: Random) -> Iterator[None]:
-    """A primary is killed and restarted with all of its data."""
     server = unavailable(world, random)
     server.kill()
     yield
@@ -82,7 +82,6 @@ def redis_full(world: World, _: Random) -> Iterator[None]:
 
 @contextmanager
 def redis_demoted(world: World, _: Random) -> Iterator[None]:
-    """Redis becomes a replica, which refuses writes; then it is the primary again."""
     world.leadview.redis.replicaof("127.0.0.1", "1")
     yield
     world.leadview.redis.replicaof("NO", "ONE")
@@ -185,7 +184,7 @@ def shard_emptied(world: World, random: Random) -> Iterator[None]:
     organizations = world.organizations_of(server)
     yield
     with world.losing(organizations=organizations) as loss:
-        with world.asleep(*world.projectors.values()), server.client() as client:
+        with asleep(*world.projectors.values()), server.client() as client:
             client.flushall()
             dark_from = now()
             dark_until = world.expect_incomplete_shards("a shard was emptied")
@@ -216,7 +215,7 @@ def shard_lost(world: World, random: Random) -> Iterator[None]:
     is_early, nobody_fills = random.random() < 0.3, random.random() < 0.5
     world.unavailable(frozenset(ORGANIZATIONS))  # until all nodes agree about the slots
     with world.losing(organizations=organizations) as loss:
-        with world.asleep(*world.projectors.values() if nobody_fills else ()):
+        with asleep(*world.projectors.values() if nobody_fills else ()):
             world.cluster.lose(number, heir)
             dark_from = dark_until = now()
             if nobody_fills:

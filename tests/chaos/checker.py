@@ -100,7 +100,6 @@ class Checker:
         self._verdict = Verdict()
 
     def check(self) -> Verdict:
-        """Returns all anomalies, in the order of time."""
         organizations = [org for kind, org, _ in self._published.states if kind is resources.ORGANIZATION]
         self._replays = {organization: list(self._re_creations(organization)) for organization in organizations}
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
@@ -184,7 +183,6 @@ class Checker:
             self._check_registers(answer, floors)
 
     def _is_dark(self, answer: Response, lost: Loss) -> bool:
-        """Is 503 the only right answer?"""
         remembered = REMEMBERED_SECONDS if self._is_remembered(answer, lost) else 0.0
         return lost.dark[0] + remembered < answer.asked_at and answer.answered_at < lost.dark[1]
 
@@ -213,7 +211,6 @@ class Checker:
         )
 
     def _was(self, register: Entity, fits: Callable[[str | None], bool], since: float, until: float) -> bool:
-        """Returns whether a register may have had a state that fits, at any time in between."""
         states = self._published.of(register)
         ends = [*(state.acked_at for state in states[1:]), inf]
         return any(
@@ -278,7 +275,6 @@ class Checker:
             self._place(answer, organization, lambda value: value is None, floors)
 
     def _fitting(self, answer: Response, register: Entity, fits: Callable[[str | None], bool], floor: int) -> list[int]:
-        """Returns the states that fit and that this answer may have shown."""
         states = enumerate(self._published.of(register))
         return [
             index

@@ -136,7 +136,6 @@ class Core:
         return self._put(entity)
 
     def _put(self, entity: Entity) -> Change:
-        """The entity in its next version, with what it shows."""
         version = self._next_version(entity)
         value = f"v{version}"
         fields: dict[str, Any] = {"id": entity[2], "organization_id": entity[1], "seconds": self._seconds()}
@@ -199,7 +198,6 @@ class Core:
 
 
 def key_text(entity: Entity) -> str:
-    """The API key itself of a key's register."""
     return api_keys.mint(entity[1], entity[2].replace("-", "")[-30:])
 
 
@@ -241,7 +239,6 @@ class Writer(Repeating):
         self.number = 0
 
     def publish(self, changes: Iterable[Change]) -> None:
-        """Send these, and return when Kafka has them."""
         stage, published = self.stage, self.stage.history.published
         with stage.publishing:
             sent = list(changes)
@@ -289,7 +286,6 @@ class Writer(Repeating):
 
 
 def first(organization: str = crm.ORGANIZATION, *, leads: int, contacts: int) -> list[Message]:
-    """Returns the organization with its keys, and this number of its leads and contacts."""
     core = Core(1, [organization], leads=leads, contacts=contacts)
     return [change.message for change in core.first()]
 

@@ -43,8 +43,6 @@ class State(Struct):
 
 
 class Published(Struct):
-    """All that the core product has published, by register."""
-
     states: dict[Entity, list[State]] = field(default_factory=dict)
 
     def of(self, register: Entity) -> list[State]:
@@ -88,12 +86,10 @@ class Response(Struct, gc=False):
 
     @property
     def organization(self) -> Entity:
-        """The caller's organization."""
         return resources.ORGANIZATION, self.key[1], self.key[1]
 
     @property
     def contact(self) -> Entity:
-        """The contact of the lead that it shows."""
         return resources.CONTACT, self.wanted[1], self.contact_id
 
 
@@ -125,7 +121,6 @@ class Loss(Struct):
         return self.back_to == -inf and self.dark[0] < inf
 
     def affects(self, organization: str) -> bool:
-        """Was data of this organization lost?"""
         return self.organizations is None or organization in self.organizations
 
 
@@ -211,7 +206,6 @@ class Floors:
         return row[-1][1] if row else 0
 
     def rows(self, name: Name) -> list[tuple[float, int]]:
-        """Returns when it was last known to have come how far."""
         return [(round(at, 3), index) for at, index in self._rows.get(name, [])[-3:]]
 
     def raise_to(self, name: Name, index: int, at: float) -> None:

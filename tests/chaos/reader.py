@@ -175,7 +175,6 @@ class Probe(Repeating):
 
 
 def check(writer: Writer, readers: Sequence[Reader], access_seconds: float = 1.0) -> Verdict:
-    """Check all that these readers have seen of what was published."""
     history = writer.stage.history
     history.answers += [answer for reader in readers for answer in reader.answers]
     return Checker(history, writer.bodies, access_seconds).check()

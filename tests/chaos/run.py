@@ -149,7 +149,6 @@ def judging(report: Report) -> Iterator[None]:
 
 
 def _final(world: World) -> list[str]:
-    """What differs from what is right, now that all is applied."""
     published = world.history.published
     access = {owner: published.of((resources.ORGANIZATION, owner, owner))[-1].value for owner in ORGANIZATIONS}
     deleted = [owner for owner, value in access.items() if value is None]
@@ -163,7 +162,6 @@ def _final(world: World) -> list[str]:
 
 
 def _not_erased(world: World, deleted: Sequence[str]) -> Iterator[str]:
-    """Yields what is left of deleted organizations."""
     for organization in deleted:
         if left := list(
             world.leadview.redis.scan_iter(names.of_organization(names.organization(organization)), count=5000)

@@ -138,7 +138,6 @@ class World(Stage):
 
     @property
     def primaries(self) -> list[RedisServer]:
-        """All servers that accept writes."""
         if self._cluster:
             return self._cluster.primaries
         return [self.sentinel.master if self.sentinel else self.redis]
@@ -156,7 +155,6 @@ class World(Stage):
             self._cluster.wait_until_in_step(self.primaries.index(primary))
 
     def start(self, partitions: int = PARTITIONS) -> None:
-        """Topics, projectors, the API processes."""
         topics = self.leadview.topics
         if self._brokers:
             for node in topics.admin.list_topics(timeout=PATIENCE_SECONDS).brokers:
@@ -186,24 +184,12 @@ class World(Stage):
         self.apis[number] = self.leadview.start(command=API, log=log, redis_url=url, **ports)
         wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
 
-    @contextmanager
-    def asleep(self, *sleepers: Child | RedisServer) -> Iterator[None]:
-        """Let these processes stand still until the block ends, and then resume with all that they believed."""
-        for process in sleepers:
-            process.pause()
-        try:
-            yield
-        finally:
-            for process in sleepers:
-                process.resume()
-
     def _url(self, proxy: FaultyProxy) -> str:
         if self._cluster:
             return self._cluster.url_of_all
         return self.sentinel.url if self.sentinel else proxy.url
 
     def command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Finished:
-        """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
         return self.leadview.run(*words, command=program)
 
     def succeed(self, *words: str, program: Sequence[str] = PROJECTOR) -> None:
@@ -225,8 +211,6 @@ class World(Stage):
         return ("dead-letters", "accept", "--topic", self.leadview.topics.name(resources.LEAD), "--note", "known")
 
     def drop_all(self) -> None:
-        """Drop every generation but the live one. Raises TimeoutError."""
-
         def is_alone() -> bool:
             state = self.leadview.state()
             others = state.known - {state.live}
@@ -258,14 +242,12 @@ class World(Stage):
         ]
 
     def new_redis(self) -> RedisServer:
-        """Start another server, which is empty."""
         directory = Path(mkdtemp(prefix="redis-", dir=self.directory))
         server = RedisServer.start(directory, appendonly=True, options=_REDIS_OPTIONS)
         self._stack.callback(server.kill)
         return server
 
     def promote(self, server: RedisServer) -> None:
-        """Make all processes use another server."""
         self.redis = server
         self.leadview.redis.close()
         self.leadview.use_redis(server)

@@ -180,10 +180,6 @@ class Leadview:
         positions = self.positions()
         return sum(max(0, end - positions.get(at, 0)) for at, end in dict(self.topics.end_offsets).items())
 
-    def is_current(self) -> bool:
-        """Has everything that was published by now been applied?"""
-        return self.has_applied(dict(self.topics.end_offsets))
-
     def wait_until_current(self) -> None:
         """Wait until everything that is published by now has been applied. More may be published meanwhile."""
         end_offsets = dict(self.topics.end_offsets)

@@ -1,13 +1,18 @@
-"""Programs that tests run until they end: any, and `promtool`, which evaluates alert rules over series."""
+"""Programs that tests run until they end: any, and `promtool`, which evaluates alert rules over series. And programs
+that stand still.
+"""
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import orjson
 
+from devstack.child import Child
+from devstack.redis_server import RedisServer
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -46,6 +51,18 @@ def printed_by(
     )
     assert ended.returncode == status, f"{command}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
     return ended.stdout
+
+
+@contextmanager
+def asleep(*sleepers: Child | RedisServer) -> Iterator[None]:
+    """Let these processes stand still until the block ends, and then resume with all that they believed."""
+    for process in sleepers:
+        process.pause()
+    try:
+        yield
+    finally:
+        for process in sleepers:
+            process.resume()
 
 
 Value = float | Literal["gone"]

@@ -157,6 +157,7 @@ class ScriptedKafka:
         return dict(self.ids)
 
     async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+        assert UNKNOWN_EPOCH not in leader_epochs.values(), "no broker is asked about an epoch that nobody has named"
         return {at: fork for at, fork in self._forks.items() if at in leader_epochs}
 
     async def was_cut_off(self) -> bool:

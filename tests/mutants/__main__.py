@@ -122,7 +122,6 @@ def _test_all(area: Area, sample: Sequence[Change], known: Collection[str], tree
 
 @contextmanager
 def _changed(tree: Path, change: Change) -> Iterator[None]:
-    """Make a change in the copy, and take it back."""
     file = tree / change.path
     before = file.read_bytes()
     _write(file, change.apply(before))
@@ -185,7 +184,6 @@ def _first_failure(output: str) -> str:
 
 
 def _copy(tree: Path) -> None:
-    """Copy what Git knows, or would know, of this checkout."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
         if name and (ROOT / name).is_file():
@@ -204,7 +202,6 @@ def _described(change: Change) -> str:
 
 
 def _print(scores: dict[str, Score]) -> int:
-    """Returns the exit code."""
     whole: Score = sum(scores.values(), Counter())
     print("\n" + " " * 32 + "".join(f"{outcome:>12}" for outcome in _OUTCOMES) + f"{'score':>8}")
     for name, score in [*scores.items(), ("all", whole)]:
@@ -213,7 +210,6 @@ def _print(scores: dict[str, Score]) -> int:
 
 
 def _share(score: Score) -> float:
-    """Returns the share of the changes that the tests noticed."""
     noticed = score["killed"] + score["too long"]
     return noticed / (noticed + score["survived"]) if noticed + score["survived"] else 1.0
 

@@ -66,7 +66,6 @@ class Change(NamedTuple):
     id: str = ""
 
     def apply(self, source: bytes) -> bytes:
-        """Returns the changed file."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 

@@ -51,7 +51,6 @@ def main() -> int:
 
 
 def _run(installation: Parts) -> list[str]:
-    """Restart every part under load. Returns everything that went wrong."""
     core = Core(1, leads=12, contacts=4, calm=True)
     writer = Writer(installation, core, _EVENTS)
     # Half of them try the second front first.
@@ -86,8 +85,6 @@ def _read_all(readers: Sequence[Reader]) -> None:
 
 
 class _Log:
-    """Prints what happens in each step."""
-
     def __init__(self, installation: Parts, writer: Writer, readers: Sequence[Reader]) -> None:
         self._installation, self._writer, self._readers = installation, writer, readers
         self._published, self._seen = writer.number, [0] * len(readers)

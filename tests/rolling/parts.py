@@ -69,7 +69,6 @@ class Parts(World):
         ]
 
     def wait_until_ready(self) -> None:
-        """Wait until everything that was published by now is served by all."""
         self.catch_up()
         for name in self.projectors:
             self._wait_for(self.projectors[name], self.metrics_ports[name], "/healthz")
@@ -110,7 +109,6 @@ class Parts(World):
             self.wait_until(bind(self._is_used, front, number, before), f"the front at {front.host} uses the API")
 
     def _wait_for(self, child: Child, port: int, path: str) -> None:
-        """Wait until this program answers 200 at this path."""
         is_well = while_running(child, lambda: metrics_port.ask(port, path)[0] == 200)
         self.wait_until(is_well, f"port {port} answers 200 at {path}")
 

@@ -15,6 +15,7 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.fault_proxy import FaultyProxy, faulty_proxy
 from devstack.jars import JarsMissing
 from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
@@ -113,7 +114,6 @@ def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
 
 @pytest.fixture
 async def cluster_store(cluster: RedisCluster) -> AsyncIterator[Store]:
-    """The projector's way into the cluster."""
     store = Store(ProjectorSettings(redis_url=cluster.url))
     yield store
     await store.close()
@@ -140,20 +140,12 @@ def embedded_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
-def real_kafka(kafka: Kafka) -> Kafka:
-    if kafka.kind == "embedded":
-        not_available("there is no other Kafka than the embedded one")
-    return kafka
-
-
-@pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return certificates.create(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture
 def topic_prefix() -> str:
-    """No other test's topics begin with this."""
     return f"t{uuid4().hex[:12]}."
 
 
@@ -189,6 +181,19 @@ async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection
 
 
 @pytest.fixture
+async def alone(redis_server: RedisService) -> AsyncIterator[Projection]:
+    """The projector's way into a single server."""
+    async with open_projection(redis_server) as projection:
+        yield projection
+
+
+@pytest.fixture
+async def sharded(redis_shards: RedisService) -> AsyncIterator[Projection]:
+    async with open_projection(redis_shards) as projection:
+        yield projection
+
+
+@pytest.fixture
 def served(projection: Projection) -> Iterator[ApiServer]:
     """The API on the Redis of `projection`, without limits but those of organizations."""
     with running_api(patient(projection.settings.redis_url, **UNLIMITED)) as api:
@@ -214,22 +219,6 @@ def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_pa
         yield leadview
 
 
-@pytest.fixture(params=[pytest.param("redis_server", id="one server"), pytest.param("redis_shards", id="three shards")])
-def any_redis(request: pytest.FixtureRequest) -> Iterator[RedisService]:
-    service: RedisService = request.getfixturevalue(request.param)
-    yield service
-    empty_redis(service)
-
-
-@pytest.fixture(params=[pytest.param("real_kafka", id="Kafka"), pytest.param("embedded_kafka", id="embedded Kafka")])
-def leadview_anywhere(
-    request: pytest.FixtureRequest, any_redis: RedisService, topic_prefix: str, tmp_path: Path
-) -> Iterator[Leadview]:
-    """A Leadview with topics, for what the contract promises outside: once on each kind of Redis and Kafka."""
-    with new_leadview(request.getfixturevalue(request.param), topic_prefix, any_redis, tmp_path) as leadview:
-        yield leadview
-
-
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of one test, because the test pauses it or changes its configuration."""
@@ -238,8 +227,19 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+def durable_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"]) as server:
+        yield server
+
+
+@pytest.fixture
+def sentinel(tmp_path: Path) -> Iterator[RedisSentinel]:
+    with RedisSentinel(tmp_path / "sentinel") as sentinel:
+        yield sentinel
+
+
+@pytest.fixture
 def users_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of one test, with the users of deploy/redis-users.conf.example."""
     with redis_with_users(tmp_path / "redis") as server:
         yield server
 

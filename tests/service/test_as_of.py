@@ -26,11 +26,11 @@ from tests.harness.api_server import LEADS, ApiServer, Response
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
-from tests.harness.services import Kafka
+from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_for, wait_until
+from tests.service.conftest import new_leadview
 
-KEY = api_keys.mint(crm.ORGANIZATION)
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -47,12 +47,12 @@ def leadview(leadview_on_cluster: Leadview) -> Leadview:
 def with_a_lead(leadview: Leadview) -> Leadview:
     limits = {"quota": 1_000_000, "window_seconds": 1}
     unlimited = crm.organization(rate_limits={"key": limits, "organization": limits})
-    leadview.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
+    leadview.publish(unlimited, crm.api_key(), lead(1))
     return leadview
 
 
 def get(api: ApiServer, **headers: str) -> Response:
-    return api.get(LEADS + crm.LEAD, key=KEY, headers=headers)
+    return api.get(LEADS + crm.LEAD, key=crm.KEY, headers=headers)
 
 
 def as_of(response: Response) -> datetime:
@@ -65,19 +65,16 @@ def as_of(response: Response) -> datetime:
 
 
 def version(response: Response) -> int:
-    """Returns the version of the lead; 0 if there is none."""
     return int(response.json["referrer"].removeprefix("version ")) if response.status == 200 else 0
 
 
 def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Response:
-    """Returns the first response that says that it has the change."""
     leadview.publish(change)
     changed_at = datetime.now(UTC)
     return wait_for(lambda: get(api), lambda last: as_of(last) >= changed_at, "a response says that it has the change")
 
 
 def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
-    """Also that the record was deleted."""
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "it is served")
@@ -86,7 +83,7 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
         assert version(last) == 3
         unchanged = get(api, **{"If-None-Match": last.headers["etag"]})
         assert (unchanged.status, as_of(unchanged) >= as_of(last)) == (304, True)
-        others = [api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION)), api.get(LEADS + "1", key=KEY)]
+        others = [api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION)), api.get(LEADS + "1", key=crm.KEY)]
         assert [(other.status, as_of(other)) for other in others] == [(401, NEVER), (400, NEVER)]
         leadview.publish(lead(4))
         assert b'"version 4"' in run_sample(api, datetime.now(UTC))
@@ -99,15 +96,16 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
 
 
 @pytest.mark.long
-def test_a_change_is_in_the_response_wherever_leadview_runs(leadview_anywhere: Leadview) -> None:
-    with_a_lead(leadview_anywhere).start("run")
-    with leadview_anywhere.api() as api:
+def test_a_change_is_in_the_response_with_the_embedded_kafka_as_well(
+    embedded_kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
+) -> None:
+    with new_leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview, leadview.api() as api:
+        with_a_lead(leadview).start("run")
         wait_until(lambda: get(api).status == 200, "it is served")
-        assert version(publish_and_read(leadview_anywhere, api, lead(2))) == 2
+        assert version(publish_and_read(leadview, api, lead(2))) == 2
 
 
-def sample(port: int, changed_at: datetime, key: str = KEY) -> subprocess.Popen[bytes]:
-    """Starts docs/examples/read_as_of.py."""
+def sample(port: int, changed_at: datetime, key: str = crm.KEY) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(SAMPLE), crm.LEAD, changed_at.isoformat()]
     environment = {"API": f"http://127.0.0.1:{port}/", "API_KEY": key}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -169,7 +167,6 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
             [topic] = await reader.present()
 
             def apply(end: int) -> None:
-                """Say that all leads before this offset are applied."""
                 client.hset(names.CONTROL, names.position(topic.name, 0), f"{end} 1 1 0 {topic.id or NO_ID}")
 
             async def stored() -> int:

@@ -1,7 +1,5 @@
 """A live line that is behind yields to readers, for a minute at most; and what a cluster changes about it."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pace, Pacer
@@ -9,18 +7,16 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests.harness.histories import now_ms
-from tests.harness.projection import open_projection
+from tests.harness.projection import Projection
 from tests.harness.records import Records
-from tests.harness.services import RedisService
 
 BATCH = 500
 REPORT = 700
 
 
 @pytest.fixture
-async def pacer(redis_server: RedisService) -> AsyncIterator["TimedPacer"]:
-    async with open_projection(redis_server) as projection:
-        yield TimedPacer(projection.store, ProjectorSettings(redis_url=redis_server.url, batch_records=BATCH))
+def pacer(alone: Projection) -> "TimedPacer":
+    return TimedPacer(alone.store, ProjectorSettings(redis_url=alone.settings.redis_url, batch_records=BATCH))
 
 
 class TimedPacer:
@@ -66,14 +62,11 @@ async def test_after_a_minute_it_writes_at_full_speed_until_it_has_caught_up(
     assert await pacer.at(1002, BATCH) == YIELDING, "this is another backlog"
 
 
-async def test_the_masters_of_a_cluster_share_each_slice(
-    redis_server: RedisService, redis_shards: RedisService
-) -> None:
+async def test_the_masters_of_a_cluster_share_each_slice(alone: Projection, sharded: Projection) -> None:
     """None of them is busy for long: a live line does not yield, and a replay has larger batches."""
-    for service, live, replay in ((redis_server, YIELDING, YIELDING), (redis_shards, FULL, YIELDING_ON_CLUSTER)):
-        async with open_projection(service) as projection:
-            store, settings = projection.store, projection.settings
-            await store.ask_one(b"HSET", names.LATENCY, b"worker", report(ago=-3_600_000).encode())
-            assert await TimedPacer(store, settings).at(0, settings.batch_records) == live
-            assert await Pacer.of_replay(store, 0.01).pace(1) == replay
-            assert await Pacer.of_replay(store, 0).pace(1) == FULL
+    for projection, live, replay in ((alone, YIELDING, YIELDING), (sharded, FULL, YIELDING_ON_CLUSTER)):
+        store, settings = projection.store, projection.settings
+        await store.ask_one(b"HSET", names.LATENCY, b"worker", report(ago=-3_600_000).encode())
+        assert await TimedPacer(store, settings).at(0, settings.batch_records) == live
+        assert await Pacer.of_replay(store, 0.01).pace(1) == replay
+        assert await Pacer.of_replay(store, 0).pace(1) == FULL

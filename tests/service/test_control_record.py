@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
-from projector.errors import Refused, Superseded, Unavailable
+from projector.errors import Conflict, Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, StateChange
 from projector.ledger.ledger import Sessions
@@ -18,7 +18,7 @@ from projector.rebuild import generations, replay
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs, reapply
 from schemas import names, resources
-from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.api_keys import organization_tag
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings, load
@@ -27,17 +27,16 @@ from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import generation, ids, numbers
 from tests.harness.leadview import Leadview
-from tests.harness.projection import Opened, Projection, behind_proxy, open_projection
+from tests.harness.projection import Opened, Projection, behind_proxy
 from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
-KEY = mint(crm.ORGANIZATION)
-ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
+ACCESS = (crm.organization(1), crm.api_key(1))
 OWNER = names.organization(crm.ORGANIZATION)
 
 
 def lead_status(api: ApiServer, lead_id: str = crm.LEAD) -> int:
-    return api.get(LEADS + lead_id, key=KEY).status
+    return api.get(LEADS + lead_id, key=crm.KEY).status
 
 
 NOT_COMPLETE = "not complete: 1 of the 3 parts (shards) of Redis"
@@ -92,29 +91,30 @@ def _begin_again(projection: Projection) -> Awaitable[object]:
     [pytest.param(_drop, id="its generation is dropped"), pytest.param(_begin_again, id="Redis is emptied")],
 )
 async def test_a_writer_that_sleeps_in_a_batch_leaves_nothing(
-    redis_server: RedisService, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Projection], Awaitable[object]]
+    alone: Projection,
+    redis_server: RedisService,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[Projection], Awaitable[object]],
 ) -> None:
     """Its write is held back, and let through when others have closed its connections. Then it tries again."""
     monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", 0.0)
     held = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
-    async with open_projection(redis_server) as projection:
-        control.write(projection.client, live=2, written=(1, 2), previous=1)
-        async with behind_proxy(redis_server, held, writer_id="slow") as (slow, proxy):
-            with await slow.sessions.open() as session:
-                batch = [crm.lead(1).record()], session.generations
-                writing = asyncio.create_task(reapply.write(slow.store, *batch, fence=session))
-                await eventually(lambda: proxy.holding, "it is in the middle of a batch")
-                await meanwhile(projection)
-                proxy.faults = Faults()
-                with pytest.raises(Unavailable):
-                    await writing
-                with pytest.raises(Unavailable, match="the control record has changed"):
-                    await reapply.write(slow.store, *batch, fence=session)
-        assert _generations(projection.client) == set()
+    control.write(alone.client, live=2, written=(1, 2), previous=1)
+    async with behind_proxy(redis_server, held, writer_id="slow") as (slow, proxy):
+        with await slow.sessions.open() as session:
+            batch = [crm.lead(1).record()], session.generations
+            writing = asyncio.create_task(reapply.write(slow.store, *batch, fence=session))
+            await eventually(lambda: proxy.holding, "it is in the middle of a batch")
+            await meanwhile(alone)
+            proxy.faults = Faults()
+            with pytest.raises(Unavailable):
+                await writing
+            with pytest.raises(Unavailable, match="the control record has changed"):
+                await reapply.write(slow.store, *batch, fence=session)
+    assert _generations(alone.client) == set()
 
 
 def _generations(client: Any) -> set[int]:
-    """Returns the generations that have keys."""
     found = map(names.IN_GENERATION.fullmatch, client.scan_iter(names.ALL))
     return {number_of(GenerationId(match[2].decode())) for match in found if match}
 
@@ -142,63 +142,59 @@ async def promote_another(projection: Projection, record: ControlRecord) -> Cont
 
 
 def other_tag(record: ControlRecord) -> bytes:
-    """Returns the tag of a copy that is not the home copy."""
     return next(tag for tag in record.copies if tag != names.HOME)
 
 
-async def test_a_failover_brings_back_a_dropped_generation(redis_shards: RedisService) -> None:
+async def test_a_failover_brings_back_a_dropped_generation(sharded: Projection) -> None:
     """One shard goes back to a time before a drop: its keys of that generation are dropped once more."""
-    async with open_projection(redis_shards) as projection:
-        record = await promote_another(projection, await control.complete(projection.store))
-        second = record.state.live
-        await projection.apply(crm.lead(1).record(), generations=(1, 2))
-        name = names.copy(names.CONTROL, other_tag(record))
-        before = projection.client.hgetall(name)
-        record = await generations.retire(projection.store, record, generation(1))
-        await generations.sweep(projection.writing, record, generation(1))
-        assert numbers((await copies.current(projection.store)).state.known) == [2]
+    record = await promote_another(sharded, await control.complete(sharded.store))
+    second = record.state.live
+    await sharded.apply(crm.lead(1).record(), generations=(1, 2))
+    name = names.copy(names.CONTROL, other_tag(record))
+    before = sharded.client.hgetall(name)
+    record = await generations.retire(sharded.store, record, generation(1))
+    await generations.sweep(sharded.writing, record, generation(1))
+    assert numbers((await copies.current(sharded.store)).state.known) == [2]
 
-        projection.client.delete(name)
-        projection.client.hset(name, mapping=before)
-        record = await copies.current(projection.store)
-        assert (record.state.dropping, record.state.live) == (ids(1), second), "it has to be swept again"
-        await generations.sweep(projection.writing, record, generation(1))
-        assert numbers((await copies.current(projection.store)).state.known) == [2]
+    sharded.client.delete(name)
+    sharded.client.hset(name, mapping=before)
+    record = await copies.current(sharded.store)
+    assert (record.state.dropping, record.state.live) == (ids(1), second), "it has to be swept again"
+    await generations.sweep(sharded.writing, record, generation(1))
+    assert numbers((await copies.current(sharded.store)).state.known) == [2]
 
 
-async def test_a_record_is_found_whatever_the_tags_of_its_copies_are(redis_shards: RedisService) -> None:
+async def test_a_record_is_found_whatever_the_tags_of_its_copies_are(sharded: Projection) -> None:
     """Slots were moved, so the only copy is where nobody looks at first. No other record may begin beside it."""
-    async with open_projection(redis_shards) as projection:
-        client, store = projection.client, projection.store
-        record = await control.complete(store)
-        stored = client.hgetall(names.CONTROL)
-        client.delete(*(names.copy(names.CONTROL, tag) for tag in record.copies))
-        elsewhere = names.slot_tag(1)
-        assert elsewhere not in record.copies
-        client.hset(names.copy(names.CONTROL, elsewhere), mapping=stored | {b"copies": elsewhere})
-        assert (await copies.current(store)).stamp.lineage == record.stamp.lineage
+    client, store = sharded.client, sharded.store
+    record = await control.complete(store)
+    stored = client.hgetall(names.CONTROL)
+    client.delete(*(names.copy(names.CONTROL, tag) for tag in record.copies))
+    elsewhere = names.slot_tag(1)
+    assert elsewhere not in record.copies
+    client.hset(names.copy(names.CONTROL, elsewhere), mapping=stored | {b"copies": elsewhere})
+    assert (await copies.current(store)).stamp.lineage == record.stamp.lineage
 
 
 async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_filled_again(
-    redis_shards: RedisService,
+    sharded: Projection,
 ) -> None:
-    async with open_projection(redis_shards) as projection:
-        record = await control.complete(projection.store)
-        tag = other_tag(record)
-        name = names.copy(names.CONTROL, tag)
-        before = projection.client.hgetall(name)
-        record = await promote_another(projection, record)
-        assert record.serves
+    record = await control.complete(sharded.store)
+    tag = other_tag(record)
+    name = names.copy(names.CONTROL, tag)
+    before = sharded.client.hgetall(name)
+    record = await promote_another(sharded, record)
+    assert record.serves
 
-        projection.client.delete(name)
-        projection.client.hset(name, mapping=before | {b"crm.leads:0": b"50 1 1 -1 -"})
-        record = await copies.current(projection.store)
-        went_back = record.copies[tag]
-        assert went_back is not None
-        assert not went_back.serves, "the API answers 503 for its organizations"
-        assert went_back.positions == {}, "the lines read the topics again from the beginning"
-        assert went_back.unfilled == (generation(1), record.state.live)
-        assert not record.serves
+    sharded.client.delete(name)
+    sharded.client.hset(name, mapping=before | {b"crm.leads:0": b"50 1 1 -1 -"})
+    record = await copies.current(sharded.store)
+    went_back = record.copies[tag]
+    assert went_back is not None
+    assert not went_back.serves, "the API answers 503 for its organizations"
+    assert went_back.positions == {}, "the lines read the topics again from the beginning"
+    assert went_back.unfilled == (generation(1), record.state.live)
+    assert not record.serves
 
 
 def newer(number: int) -> StateChange:
@@ -309,9 +305,14 @@ async def test_a_batch_is_continued_over_a_new_connection_if_nothing_has_changed
 
 
 async def test_concurrent_changes(projection: Projection) -> None:
-    """The second of two commands that have read the same record is refused. A second rebuild joins the first one."""
+    """The second of two commands that have read the same record is refused. A second rebuild joins the first one; any
+    other change meanwhile is a conflict.
+    """
     record = await control.complete(projection.store)
-    first = await generations.add(projection.store, record)
+    changed = await copies.change(projection.store, record, lambda state: replace(state, last=7))
+    with pytest.raises(Conflict):
+        await replay.add_next(projection.store, record)
+    first = await generations.add(projection.store, changed)
     for _ in range(2):
         with pytest.raises(Refused, match="Another command, or a projector, has just changed"):
             await generations.add(projection.store, record)
@@ -322,7 +323,6 @@ async def test_concurrent_changes(projection: Projection) -> None:
 
 
 async def test_many_programs_begin_at_once(projection: Projection) -> None:
-    """An empty Redis gets one record."""
     stores = [Store(projection.settings) for _ in range(5)]
     found = await asyncio.gather(*(Sessions(store).look() for store in stores))
     assert len({record.stamp.lineage for record in found}) == 1

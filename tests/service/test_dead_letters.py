@@ -4,7 +4,6 @@ Once an operator has accepted known bad records, they halt no line again, and ne
 
 import asyncio
 import re
-import shlex
 from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import partial
@@ -21,7 +20,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Refused
 from projector.kafka.accepted import Accepted, AcceptedRecords, write_texts
 from projector.offsets import OffsetRange, Ranges, by_partition
-from projector.record import Partition, Record
+from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas import names, resources
@@ -85,7 +84,6 @@ async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> 
 
 
 async def test_which_dead_letters_are_meant(projection: Projection) -> None:
-    """By their places, or by what all of them have in common."""
     letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(4)]
     letters.append(msgspec.structs.replace(LETTER, topic="crm.other", key=f"{crm.OTHER_ORGANIZATION}:{crm.LEAD}"))
     await dead_letters.park(projection.store, letters)
@@ -130,7 +128,10 @@ def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
 
     run, chosen = partial(leadview.run, "dead-letters"), ["--organization", crm.ORGANIZATION, "--reason", "first_name"]
     run("accept", *chosen, "--note", "known").ends(0, "Dead letters among them: 1")
-    assert [letter.note for letter in listed(leadview) if letter.accepted] == ["known"]
+    [accepted] = [letter for letter in listed(leadview) if letter.accepted]
+    assert (accepted.note, (accepted.accepted_at or 0) > 1_700_000_000_000) == ("known", True)
+    assert "accepted: known" in run("list")
+    assert re.search(r"  accepted  20\S+Z  known\n", run("show", accepted.field).stdout)
     assert "5 redriven, 5 still bad" in run("redrive")
     assert run("drop", *chosen).stdout == "1 dropped\n"
     leadview.publish(*(message for message in MENDED if message.kind is not resources.CONTACT))
@@ -142,7 +143,6 @@ def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
 
 
 def listed(leadview: Leadview) -> list[DeadLetter]:
-    """Returns the dead letters, as `list --json` prints them."""
     return msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout, type=list[DeadLetter])
 
 
@@ -176,74 +176,6 @@ def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview
     leadview.run("dead-letters", "redrive").ends(0, *again)
 
 
-ROW = 5
-COMMAND = re.compile(r"python -m projector (dead-letters accept .+)$")
-NOTE = "an import of 2024"
-
-
-def publish_bad(leadview: Leadview, count: int) -> list[Record]:
-    """Publish bad records to partition 0 of the leads, each of a lead of its own."""
-    leads = [crm.lead(1, id=crm.uuid(0xBAD000 + number)) for number in range(count)]
-    return leadview.publish(*(msgspec.structs.replace(lead, value=b"{") for lead in leads), partition=0)
-
-
-def range_of(records: list[Record]) -> str:
-    first, last = records[0], records[-1]
-    return f"{first.topic}:{first.partition}:{first.offset}-{last.offset}"
-
-
-def problem(port: int) -> str:
-    """Returns why the line is halted; an empty text if it is not."""
-    status, body = ask(port, "/healthz")
-    return str(body["problems"][0]) if status == 503 else ""
-
-
-def advised_when_halted(port: int) -> list[str]:
-    """Waits until the line is halted. Returns the words of the command that the problem tells the operator to paste."""
-    wait_until(lambda: "consecutive bad records" in problem(port), "the line is halted")
-    [command] = COMMAND.findall(problem(port))
-    return shlex.split(command)
-
-
-@pytest.mark.apache
-def test_a_halted_line_resumes_and_a_refill_passes(leadview: Leadview) -> None:
-    port = free_port()
-    leadview.publish(crm.lead(1), partition=0)
-    known = publish_bad(leadview, 8)
-    leadview.publish(crm.lead(2), partition=0)
-    projector = leadview.start("run", metrics_port=port, dead_letter_row=ROW)
-
-    words = advised_when_halted(port)
-    assert words == ["dead-letters", "accept", range_of(known), "--note", "why"]
-    assert metric(port, "leadview_projector_line_stopped") == 1
-    wait_until(lambda: range_of(known) in projector.log.read_text(), "the log names them as well")
-    assert listed(leadview) == [], "nothing was skipped"
-    leadview.run(*words[:-1], NOTE).ends(0, f"{range_of(known)}  accepted")
-    wait_until(leadview.is_current, "the line resumes without a restart")
-    wait_until(lambda: ask(port, "/healthz")[0] == 200, "it is healthy")
-    assert metric(port, "leadview_projector_line_stopped") == 0
-    assert leadview.documents() == leadview.expected()
-    _assert_accepted(leadview, known)
-
-    leadview.wait_until_served()
-    leadview.redis.flushall()
-    leadview.wait_until_served()
-    assert problem(port) == ""
-    _assert_accepted(leadview, known)
-    shown = leadview.run("dead-letters", "show", f"{known[0].topic}:0:{known[0].offset}")
-    assert re.search(rf"  accepted  20\S+Z  {NOTE}\n", shown.stdout)
-
-    new = publish_bad(leadview, ROW)
-    assert advised_when_halted(port)[2] == range_of(new), "it halts on the new ones only"
-
-
-def _assert_accepted(leadview: Leadview, records: list[Record]) -> None:
-    found = [(letter.offset, letter.accepted, letter.note) for letter in listed(leadview)]
-    assert found == [(record.offset, True, NOTE) for record in records]
-    assert all((letter.accepted_at or 0) > 1_700_000_000_000 for letter in listed(leadview))
-    assert f"accepted: {NOTE}" in leadview.run("dead-letters", "list")
-
-
 class Book:
     """The accepted records of a Leadview, as the programs use them."""
 
@@ -275,7 +207,7 @@ async def book(leadview: Leadview) -> AsyncIterator[Book]:
 
 @pytest.mark.apache
 async def test_what_does_not_exist_is_refused(book: Book) -> None:
-    publish_bad(book.leadview, 3)
+    book.leadview.publish(*(crm.lead(1) for _ in range(3)), partition=0)
     topic = book.at.topic
     for words, said in (
         ([f"{topic}:0:3"], f"{topic}:0:3 does not exist: the partition has no records after the offset 2."),
@@ -329,7 +261,6 @@ async def test_they_are_committed_again(book: Book) -> None:
 
 
 def _commits(leadview: Leadview) -> int:
-    """Returns how many offsets were committed for the accepted records of this Leadview so far."""
     topic, group = "__consumer_offsets", f"{leadview.group}.accepted".encode()
     partitions = leadview.topics.admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions
     settings = {"bootstrap.servers": leadview.kafka.bootstrap_servers, "group.id": "any", "enable.partition.eof": True}

@@ -30,15 +30,8 @@ HELD = 40
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of its own, whose data outlives a crash."""
-    with RedisServer.start(tmp_path / "redis", appendonly=True) as server:
-        yield server
-
-
-@pytest.fixture
-def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
+def leadview(kafka: Kafka, topic_prefix: str, durable_redis: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
+    with Leadview(kafka, topic_prefix, durable_redis, tmp_path) as leadview:
         yield leadview
 
 
@@ -77,18 +70,17 @@ async def test_whole_flow(leadview: Leadview) -> None:
     status = orjson.loads(leadview.run("status", "--json").stdout)
     assert (status["generation"], status["lag"], status["dead_letters"]) == (1, 0, 0)
     assert {(at["topic"], at["partition"]): at["head"] for at in status["partitions"]}.items() >= end_offsets.items()
-    assert "dead letters 0" in leadview.run("status").stdout
 
 
-async def test_kill_9_in_the_middle(leadview: Leadview, server: RedisServer) -> None:
+async def test_kill_9_in_the_middle(leadview: Leadview, durable_redis: RedisServer) -> None:
     """The write of the last lead never reaches Redis: however fast the machine is, it is killed before it is done."""
     leadview.topics.create(partitions=4)
     changes = traffic(leads=150, contacts=40)
     leadview.publish_all(islice(changes, 4000))
     leadview.publish(crm.lead(1, id=crm.uuid(0xF00)))
-    with faulty_proxy(server.port) as proxy:
+    with faulty_proxy(durable_redis.port) as proxy:
         proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), crm.uuid(0xF00))))
-        first = leadview.start("run", batch_records=200, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        first = leadview.start("run", batch_records=200, redis_url=proxy.url)
         await eventually(lambda: sum(leadview.positions().values()) > 500, "some batches are covered")
         first.kill()
     assert not leadview.caught_up()
@@ -103,13 +95,13 @@ async def test_kill_9_in_the_middle(leadview: Leadview, server: RedisServer) -> 
     await leadview.settled(after_crash=True)
 
 
-async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadview, server: RedisServer) -> None:
+async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadview, durable_redis: RedisServer) -> None:
     leadview.topics.create()
     port = free_port()
     leadview.start("run", metrics_port=port, batch_records=300)
     changes = traffic(leads=150, contacts=40)
     leadview.publish_all(islice(changes, 1500))
-    server.restart()  # in the middle
+    durable_redis.restart()  # in the middle
     leadview.publish_all(islice(changes, 200))
     await leadview.settled(after_crash=True)
 
@@ -128,16 +120,16 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     leadview.publish_all(islice(changes, 300))
     await leadview.settled()
     behind = leadview.positions()
-    server.kill()
-    _without_log(server)
-    server.restart()
+    durable_redis.kill()
+    _without_log(durable_redis)
+    durable_redis.restart()
     assert leadview.positions() != behind
     await leadview.settled(after_crash=True)
     healthy = (200, {"status": "ok", "problems": []})
     await eventually(lambda: ask(port, "/healthz") == healthy, "both lines are well again")
 
 
-async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisServer) -> None:
+async def test_access_is_not_behind_the_leads(leadview: Leadview, durable_redis: RedisServer) -> None:
     """A proxy never lets the write of one lead reach Redis: however fast the machine is, the leads are not done. The
     line yields meanwhile, because the API answers requests: it has one small slice in flight."""
     leads = [crm.uuid(0x20000 + number) for number in range(2_000)]
@@ -146,9 +138,9 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
     leadview.publish(crm.organization(1), crm.api_key(1))
     leadview.publish(*(crm.lead(1, id=lead) for lead in leads), partition=0)
     leadview.redis.hset(names.LATENCY, "worker", f"700 {histories.now_ms() + 3_600_000}")
-    with faulty_proxy(server.port) as proxy:
+    with faulty_proxy(durable_redis.port) as proxy:
         proxy.faults = Faults(held=any_tag(held))
-        leadview.start("run", batch_records=300, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        leadview.start("run", batch_records=300, redis_url=proxy.url)
         await eventually(lambda: leadview.redis.exists(KEY), "the key opens")
         await eventually(lambda: proxy.holding, "the leads are in hand")
         leadview.publish(crm.api_key(2, status="revoked"))
@@ -164,18 +156,13 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
 
 
 async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
-    """Signals, metrics, more partitions, the default group, `show`."""
+    """Signals, more partitions, the default group, `show`."""
     leadview.group = "leadview"
     leadview.topics.create(partitions=1)
-    port = free_port()
     # Whoever joins after a member that has not left the group waits as long as this: longer than this test.
-    projector = leadview.start("run", metrics_port=port, kafka_session_timeout=300)
+    projector = leadview.start("run", kafka_session_timeout=300)
     leadview.publish(crm.contact(3, email="a@b.c"), crm.lead(2))
     await leadview.settled()
-    healthy = (200, {"status": "ok", "problems": []})
-    await eventually(lambda: ask(port, "/healthz") == healthy, "both lines are well")
-    text = ask(port, "/metrics")[1]
-    assert 'leadview_projector_records_total{line="documents",result="written"} 2.0' in text
 
     leadview.topics.add_partitions(resources.LEAD, 3)
     leadview.publish(crm.lead(3, seconds=1, stage="STALE"), crm.lead(1, id=crm.OTHER_LEAD), partition=2)
@@ -185,12 +172,9 @@ async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
     shown = orjson.loads(leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json").stdout)
     event = shown["generations"][0]["event"]
     assert (event["version"], event["partition"], event["offset"], event["live"]) == (3, 2, 0, True)
-    assert "version 3" in leadview.run("show", "contact", crm.ORGANIZATION, crm.CONTACT).stdout
 
-    with Stopwatch() as stopwatch:
-        projector.stop()
-        assert projector.wait(PATIENCE_SECONDS) == 0
-        assert stopwatch.seconds < 5
+    projector.stop()
+    assert projector.wait(PATIENCE_SECONDS) == 0
     assert leadview.caught_up()
     committed = leadview.topics.committed("leadview") | leadview.topics.committed("leadview.access")
     assert leadview.topics.end_offsets.items() <= committed.items()

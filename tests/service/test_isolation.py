@@ -26,7 +26,6 @@ def entity(path: str, organization: str, *, shared: bool) -> str:
 
 
 async def project_both(projection: Projection) -> None:
-    """Two organizations with an active key each, and records with the same and with different ids."""
     for organization in ORGANIZATIONS:
         key = KEYS[organization]
         mine: dict[str, Any] = {"organization_id": organization}

@@ -1,13 +1,11 @@
 """The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
-from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
 from projector import defect
@@ -37,9 +35,8 @@ from tests.harness import control, crm, stored
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation
 from tests.harness.histories import now_ms
-from tests.harness.projection import Projection, open_projection
+from tests.harness.projection import Projection
 from tests.harness.scripted_kafka import ScriptedKafka
-from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 0)
@@ -55,10 +52,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> ScriptedKafka:
 
 
 @pytest.fixture
-async def projection(redis_server: RedisService) -> AsyncIterator[Projection]:
-    async with open_projection(redis_server) as projection:
-        await copies.current(projection.store)
-        yield projection
+async def projection(alone: Projection) -> Projection:
+    await copies.current(alone.store)
+    return alone
 
 
 class Running:
@@ -74,14 +70,12 @@ class Running:
         return self.line.health.trouble
 
     async def halts(self) -> Halted:
-        """Wait until there are too many bad records."""
         await eventually(lambda: self.trouble, "it is halted")
         assert isinstance(self.trouble, Halted)
         return self.trouble
 
     @property
     def copy(self) -> Copy:
-        """The control record, which must exist."""
         return control.home(self._projection.client)
 
     @property
@@ -90,7 +84,6 @@ class Running:
         return [(it.kind, it.topic, it.former_id, it.topic_id) for it in self.copy.state.breaks]
 
     def stored(self, partition: Partition = LEADS) -> int | None:
-        """Returns the stored position."""
         copy = control.read(self._projection.client)
         position = copy.positions.get(partition) if copy else None
         return position.offset if position else None
@@ -134,7 +127,6 @@ async def running(
 
 @asynccontextmanager
 async def until_it_stops(made: Line, stop: Stop) -> AsyncIterator[None]:
-    """Run a line until the block ends."""
     task = asyncio.create_task(made.run(stop))
     try:
         yield
@@ -168,6 +160,7 @@ async def test_what_is_written_is_covered_and_committed(projection: Projection, 
     assert not projection.writing.sessions._open
     async with running(projection, kafka) as it:
         await it.applies(*leads(2, version=3))
+        assert it.breaks == [], "brokers that name no epochs of leaders raise no alarm"
     assert kafka.sought(LEADS) == [None, 14], "the next line continues from there"
 
 
@@ -193,14 +186,17 @@ async def test_a_commit_that_failed_is_repeated(projection: Projection, kafka: S
 
 
 class NotedPauses(Stop):
-    """Notes each pause instead of waiting, and is set after eight of them."""
+    """Notes each pause instead of waiting, and what `seen` returns then. It is set after eight of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: Callable[[], object] = bool) -> None:
         super().__init__()
         self.pauses: list[float] = []
+        self.seen: list[object] = []
+        self._see = seen
 
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
+        self.seen.append(self._see())
         if len(self.pauses) == 8:
             self.set()
 
@@ -211,9 +207,11 @@ async def test_a_line_tries_again_within_a_second_however_long_the_outage_was(
     """A key that was revoked during the outage works until then."""
     monkeypatch.setattr(line, "FIRST_PAUSE", FIRST_PAUSE)
     kafka.errors = [Unavailable("no broker answers")] * 8
-    stop = NotedPauses()
-    await new_line(projection).run(stop)
+    made = new_line(projection)
+    stop = NotedPauses(lambda: (made.health.unavailable, len(projection.writing.sessions._open)))
+    await made.run(stop)
     assert stop.pauses == [FIRST_PAUSE, 0.2, 0.4, 0.8, *[1.0] * 4]
+    assert stop.seen == [("no broker answers", 0)] * 8, "the reason is known, and no command waits for the line"
 
 
 class ChangedAfterEachSession(Ledger):
@@ -239,20 +237,6 @@ async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
     async with running(projection, kafka, ledger, stop=stop) as it:
         await it.applies(*leads(2))
     assert (ledger.changes, stop.pauses) == (8, [])
-
-
-class Waiting(Stop):
-    """A line that pauses does nothing more."""
-
-    async def sleep(self, _: float) -> None:
-        await self.wait()
-
-
-async def test_an_outage_has_a_reason(projection: Projection, kafka: ScriptedKafka) -> None:
-    kafka.errors = [Unavailable("no broker answers")]
-    async with running(projection, kafka, stop=Waiting()) as it:
-        await eventually(lambda: it.line.health.unavailable == "no broker answers", "it has failed")
-        assert not projection.writing.sessions._open
 
 
 async def test_a_line_that_has_failed_says_so_until_it_advances(
@@ -285,13 +269,21 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
     assert counted(DEFECTS, "documents") == before + 3
 
 
-@pytest.mark.parametrize("error", [KeyError(), Refused("no")])
-async def test_a_replay_raises_what_a_live_line_repeats(
-    projection: Projection, kafka: ScriptedKafka, error: Exception
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        pytest.param(lambda kafka: kafka.errors.append(KeyError()), KeyError, id="a defect"),
+        pytest.param(lambda kafka: kafka.errors.append(Refused("no")), Refused, id="a refusal"),
+        pytest.param(lambda kafka: kafka.publish(*[BAD] * ROW), LineStopped, id="too many bad records"),
+    ],
+)
+async def test_a_replay_ends_with_what_a_live_line_repeats_or_waits_for(
+    projection: Projection, kafka: ScriptedKafka, happens: Callable[[ScriptedKafka], object], error: type[Exception]
 ) -> None:
-    kafka.errors = [error]
-    with pytest.raises(type(error)):
-        await new_line(projection, ends=True).run(Stop())
+    made = new_line(projection, ends=True)
+    happens(kafka)
+    with pytest.raises(error):
+        await made.run(Stop())
     assert kafka.calls[-1] == "stop"
     assert not projection.writing.sessions._open
 
@@ -304,8 +296,14 @@ async def test_a_replay_raises_what_a_live_line_repeats(
     ],
 )
 async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
-    projection: Projection, kafka: ScriptedKafka, limit: str, most: float, settings: dict[str, Any]
+    projection: Projection,
+    kafka: ScriptedKafka,
+    limit: str,
+    most: float,
+    settings: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Those that are accepted do not halt it either when all is read again, because Redis was emptied."""
     async with running(projection, kafka, **settings) as it:
         kafka.publish(*leads(2), *[BAD] * ROW, *leads(2, version=2))
         found = await it.halts()
@@ -316,20 +314,17 @@ async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
         assert kafka.polls == polls, "it reads nothing"
         assert it.stored() is None
         assert not projection.writing.sessions._open, "no command waits for it"
+        assert ranges[0] in caplog.text
         kafka.accept("crm.leads", 2)
         await it.covers(ROW + 4)
         await eventually(lambda: it.trouble is None, "it works again")
+        stays = kafka.stays
+        kafka.accept("crm.leads", *range(2, ROW + 2))
+        projection.client.flushdb()
+        await eventually(lambda: kafka.sought(LEADS)[1:].count(None) == 2, "it reads everything again")
+        await it.covers(ROW + 4)
+        assert (it.trouble, kafka.stays) == (None, stays)
     assert kafka.calls == ["join", "stop"]
-
-
-async def test_a_replay_that_is_halted_ends_with_the_reason(projection: Projection, kafka: ScriptedKafka) -> None:
-    made = new_line(projection, ends=True)
-    kafka.publish(*[BAD] * ROW)
-    with pytest.raises(LineStopped):
-        await made.run(Stop())
-    kafka.accept("crm.leads", *range(ROW))
-    async with running(projection, kafka, ends=True) as it:
-        await it.covers(ROW)
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(ROW, id="as many as would halt the line")])
@@ -380,27 +375,6 @@ async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
         await eventually(lambda: it.stored() in (None, 0), "the line has noticed it")
         await it.applies(BAD)
     assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [False]
-
-
-POISON: list[Callable[[crm.Message], crm.Message]] = [
-    lambda message: msgspec.structs.replace(message, value=b"{"),
-    lambda message: msgspec.structs.replace(message, value=b"\xff\x00"),
-    lambda message: msgspec.structs.replace(message, value=(message.value or b"").replace(b'"NEW"', b'"OLD"')),
-    lambda message: msgspec.structs.replace(message, key=message.key.upper() + b"X"),
-    lambda message: msgspec.structs.replace(message, value=b"[" * 100_000),
-]
-
-
-async def test_one_bad_record_in_a_hundred(projection: Projection, kafka: ScriptedKafka) -> None:
-    """The good ones are all there, and the dead letters are exact."""
-    random = Random(1)
-    messages = leads(1000) + leads(1000, version=2)
-    bad = {number for number in range(len(messages)) if random.random() < 0.01}
-    messages = [random.choice(POISON)(each) if number in bad else each for number, each in enumerate(messages)]
-    async with running(projection, kafka) as it:
-        await it.applies(*messages)
-    assert {letter.offset for letter in await all_dead_letters(projection.store)} == bad
-    assert projection.documents() == documents_of(kafka.records[LEADS])
 
 
 async def test_bad_records_of_a_batch_that_is_read_again_count_once(
@@ -565,34 +539,6 @@ async def test_partitions_that_are_revoked_are_committed_and_forgotten(
     assert kafka.sought(LEADS)[1:] == [2]
 
 
-class RevokingOnce(Pacer):
-    """In the middle of the first batch, Kafka revokes the partitions of the line."""
-
-    def __init__(self, revoke: Callable[[], Awaitable[None]]) -> None:
-        super().__init__()
-        self._revoke = revoke
-        self.revoking: asyncio.Task[None] | None = None
-
-    async def wait(self) -> None:
-        if self.revoking is None:
-            self.revoking = asyncio.create_task(self._revoke())  # type: ignore[arg-type]
-            await asyncio.sleep(0)
-
-
-async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
-    """Otherwise the next owner would begin before it, while its writes are still under way."""
-    covered: list[int | None] = []
-
-    async def revoke() -> None:
-        await kafka.revoke()
-        covered.append(it.stored())
-
-    async with running(projection, kafka, pacer=RevokingOnce(revoke)) as it:
-        kafka.publish(*leads(3))
-        await eventually(lambda: covered, "the partitions are revoked")
-        assert covered == [3]
-
-
 class Meanwhile(Pacer):
     """While a slice is written, something happens; while the next one is, something else."""
 
@@ -603,6 +549,22 @@ class Meanwhile(Pacer):
     async def wait(self) -> None:
         if self._happens:
             self._happens.pop(0)()
+
+
+async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
+    """Otherwise the next owner would begin before it, while its writes are still under way."""
+    covered: list[int | None] = []
+    revoking: list[asyncio.Task[None]] = []
+
+    async def revoke() -> None:
+        await kafka.revoke()
+        covered.append(it.stored())
+
+    pacer = Meanwhile(lambda: revoking.append(asyncio.create_task(revoke())))
+    async with running(projection, kafka, pacer=pacer) as it:
+        kafka.publish(*leads(3))
+        await eventually(lambda: covered, "the partitions are revoked")
+        assert covered == [3]
 
 
 class OfProjection(Ledger):
@@ -702,8 +664,6 @@ async def test_records_from_before_what_was_just_written_start_over(
 
 
 class HeldCheck(OfProjection):
-    """The control record is not read before the test says so."""
-
     def __init__(self, projection: Projection) -> None:
         super().__init__(projection)
         self.begun, self.may_read = asyncio.Event(), asyncio.Event()
@@ -811,8 +771,6 @@ async def test_a_bad_record_of_a_deleted_organization_is_not_parked(
 
 
 class DeletedMeanwhile(OfProjection):
-    """An organization is deleted, and its erasure ends, while its bad record is being stored."""
-
     async def cover(self, session: Session, advances: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
         if dead_letters:
             await self.projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())

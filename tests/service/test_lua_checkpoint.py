@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.errors import Refused, Unavailable
+from projector.errors import Refused
 from projector.ledger.breaks import rewind
 from projector.ledger.control import (
     NOTHING_STORED,
@@ -23,12 +23,11 @@ from projector.ledger.control import (
 )
 from projector.record import Partition
 from projector.redis import scripts
-from projector.redis.scripts import RewindRow, read_writers
-from projector.redis.store import SLICE, Store
+from projector.redis.scripts import RewindRow
+from projector.redis.store import SLICE
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names
 from schemas.faults import Fault
-from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.generations import ids, numbers
 from tests.harness.projection import Opened, Projection
@@ -184,15 +183,6 @@ async def test_a_redis_that_evicts_documents_is_refused(projection: Projection, 
         projection.client.config_set("maxmemory-policy", "noeviction")
 
 
-async def test_no_redis_is_unavailable() -> None:
-    store = Store(ProjectorSettings(redis_url="redis://127.0.0.1:1/0"))
-    with pytest.raises(Unavailable, match="Redis: "):
-        await store.run([read_writers(writers=names.WRITERS)])
-    with pytest.raises(Unavailable, match="Redis: "):
-        await store.memory_ratio()
-    await store.close()
-
-
 AT = Partition("crm.leads", 0)
 FIELD = names.position(*AT)
 
@@ -232,7 +222,6 @@ async def test_a_position_is_taken_back(
 
 @everywhere
 async def test_a_scan_finds_every_key(projection: Projection) -> None:
-    """Of each shard, and behind the first part of its keys."""
     keys = {names.usage(names.organization(crm.uuid(number))) for number in range(10 * SLICE)}
     for key in keys:
         projection.client.set(key, b"")

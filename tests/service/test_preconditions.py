@@ -4,7 +4,7 @@ Each test holds the late step by construction: a proxy keeps its request, a proc
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from projector.dead_letter import DeadLetter
-from projector.errors import Conflict, Refused, Unavailable
+from projector.errors import Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord
@@ -30,7 +30,7 @@ from schemas.control import GenerationId
 from schemas.faults import Fault
 from tests.harness import control, crm
 from tests.harness.generations import generation, ids, numbers
-from tests.harness.projection import Projection, held_back, intent_of, open_projection
+from tests.harness.projection import Projection, held_back, intent_of
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
@@ -44,13 +44,6 @@ def keys_of(client: Any, wanted: GenerationId) -> list[bytes]:
 
 async def fill(projection: Projection, *wanted: GenerationId) -> None:
     await apply(projection.store, [intent_of(record) for record in LEADS], wanted)
-
-
-@pytest.fixture
-async def alone(redis_server: RedisService) -> AsyncIterator[Projection]:
-    """The projector's way into a single server."""
-    async with open_projection(redis_server) as projection:
-        yield projection
 
 
 async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection, redis_server: RedisService) -> None:
@@ -126,21 +119,18 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
         pytest.param(100, True, 1, id="a shard was emptied between the replay and this: the lines fill it"),
     ],
 )
-async def test_what_a_replay_may_call_complete(
-    redis_shards: RedisService, offset: int, is_emptied: bool, left: int
-) -> None:
+async def test_what_a_replay_may_call_complete(sharded: Projection, offset: int, is_emptied: bool, left: int) -> None:
     """The replay fills an emptied shard up to the targets. That is not all: the lines had applied later records."""
-    async with open_projection(redis_shards) as projection:
-        client, store = projection.client, projection.store
-        record, new = await control.with_next(store)
-        if is_emptied:
-            client.delete(names.copy(names.CONTROL, next(tag for tag in record.copies if tag != names.HOME)))
-        record = await copies.current(store)
-        for tag in record.copies:
-            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), f"{offset} 1 1 -1 -")
-        await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
-        found = (await copies.current(store)).copies
-        assert sum(copy is None or new not in copy.filled for copy in found.values()) == left
+    client, store = sharded.client, sharded.store
+    record, new = await control.with_next(store)
+    if is_emptied:
+        client.delete(names.copy(names.CONTROL, next(tag for tag in record.copies if tag != names.HOME)))
+    record = await copies.current(store)
+    for tag in record.copies:
+        client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), f"{offset} 1 1 -1 -")
+    await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
+    found = (await copies.current(store)).copies
+    assert sum(copy is None or new not in copy.filled for copy in found.values()) == left
 
 
 async def test_targets_belong_to_the_record_they_were_measured_under(projection: Projection) -> None:
@@ -298,7 +288,6 @@ async def test_redis_is_emptied_in_the_last_pass(projection: Projection) -> None
 
 
 async def _begin_drop(projection: Projection) -> ControlRecord:
-    """Two keys of generation 1 are left, which is being dropped."""
     control.write(projection.client, live=2, written=(2,), dropping=(1,))
     await projection.apply(crm.lead().record())
     return await copies.current(projection.store)
@@ -364,14 +353,3 @@ async def test_a_drop_that_is_begun_again_changes_nothing(projection: Projection
     begun = await generations.retire(projection.store, record, filling)
     assert begun.state.dropping == (filling,)
     assert (await generations.retire(projection.store, begun, filling)).stamp == begun.stamp
-
-
-async def test_a_rebuild_that_another_operator_began_is_joined(projection: Projection) -> None:
-    """Any other change of the control record meanwhile is a conflict."""
-    before = await control.complete(projection.store)
-    changed = await copies.change(projection.store, before, lambda state: replace(state, last=7))
-    with pytest.raises(Conflict):
-        await replay.add_next(projection.store, before)
-    theirs = await replay.add_next(projection.store, changed)
-    assert theirs.state.next
-    assert (await replay.add_next(projection.store, changed)).state.next == theirs.state.next

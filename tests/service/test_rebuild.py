@@ -5,16 +5,14 @@ import signal
 import time
 from functools import partial
 from random import Random
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from redis import RedisCluster
 
 from devstack.child import Child
-from devstack.fault_proxy import Faults, faulty_proxy
+from devstack.fault_proxy import Faults, FaultyProxy
 from projector import mapping
 from projector.reference import Entity
 from schemas import names, resources
@@ -81,7 +79,7 @@ def _is_begun(rebuild: Child) -> bool:
     return "records to replay" in rebuild.log.read_text()
 
 
-def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
+def test_killed_repeatedly_during_live_writes(leadview: Leadview, proxy: FaultyProxy) -> None:
     """Each rebuild resumes where the last one stopped; in the end both generations follow exactly from the topics.
 
     A proxy never lets the write of the last lead reach Redis: however fast the machine is, none that is killed is done.
@@ -94,27 +92,20 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     writer.start()
     slow_api(leadview)
     reached = 0
-    with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
-        proxy.faults = Faults(
-            held=any_tag(
-                names.document(
-                    resources.LEAD, names.organization(crm.ORGANIZATION), generation(2), writer.core.leads[-1]
-                )
-            )
-        )
-        url = f"redis://127.0.0.1:{proxy.port}/0"
-        for _ in range(3):
-            rebuild = leadview.start("rebuild", batch_records=100, redis_url=url)
-            # One partition of the leads, and that of the held one, may be read before the others.
-            goal = min(reached + random.randrange(1, 280), 600)
-            wait_until(partial(lambda goal: progress(leadview) > goal, goal), f"{goal} records are replayed")
-            wait_until(partial(_is_begun, rebuild), "it has said how much is left")
-            rebuild.kill()
-            if reached:
-                left = target(leadview) - reached
-                assert f"records to replay   {left:,};" in rebuild.log.read_text(), "it resumes where it stopped"
-            reached = progress(leadview)
-            assert reached < target(leadview)
+    last = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(2), writer.core.leads[-1])
+    proxy.faults = Faults(held=any_tag(last))
+    for _ in range(3):
+        rebuild = leadview.start("rebuild", batch_records=100, redis_url=proxy.url)
+        # One partition of the leads, and that of the held one, may be read before the others.
+        goal = min(reached + random.randrange(1, 280), 600)
+        wait_until(partial(lambda goal: progress(leadview) > goal, goal), f"{goal} records are replayed")
+        wait_until(partial(_is_begun, rebuild), "it has said how much is left")
+        rebuild.kill()
+        if reached:
+            left = target(leadview) - reached
+            assert f"records to replay   {left:,};" in rebuild.log.read_text(), "it resumes where it stopped"
+        reached = progress(leadview)
+        assert reached < target(leadview)
     projector.kill()
     leadview.redis.delete(names.LATENCY)
 
@@ -128,30 +119,27 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     assert_equal_and_right(leadview, 1, 2, after_crash=True)
 
 
-def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview) -> None:
+def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview, proxy: FaultyProxy) -> None:
     """A topic that was replayed already is replayed again. A proxy holds all leads back until the contacts are lost."""
     leadview.publish_all(first(leads=60, contacts=30))
     leadview.serve()
     prefix = f"{leadview.prefix}{resources.CONTACT.topic}:"
-    with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
-        owner = names.organization(crm.ORGANIZATION)
-        proxy.faults = Faults(held=any_tag(names.in_generations(resources.LEAD, [(owner, b"")], [generation(2)])[0]))
-        url = f"redis://127.0.0.1:{proxy.port}/0"
-        rebuild = leadview.start("rebuild", "--max-latency", "0", redis_url=url)
-        wait_until(lambda: proxy.holding > 0, "the leads are being replayed")
-        ledger = names.rebuild(leadview.generation(2))
-        positions = [field for field in leadview.redis.hkeys(ledger) if field.startswith(prefix.encode())]
-        assert leadview.redis.hdel(ledger, *positions) > 0
-        matches = map(names.IN_GENERATION.fullmatch, leadview.redis.scan_iter(pattern(2)))
-        lost = [match[0] for match in matches if match and match[3] == resources.CONTACT.letter]
-        assert leadview.redis.delete(*lost) == len(lost) > 0
-        proxy.faults = Faults()
-        assert rebuild.wait(2 * PATIENCE_SECONDS) == 0, rebuild.log.read_text()
+    owner = names.organization(crm.ORGANIZATION)
+    proxy.faults = Faults(held=any_tag(names.in_generations(resources.LEAD, [(owner, b"")], [generation(2)])[0]))
+    rebuild = leadview.start("rebuild", "--max-latency", "0", redis_url=proxy.url)
+    wait_until(lambda: proxy.holding > 0, "the leads are being replayed")
+    ledger = names.rebuild(leadview.generation(2))
+    positions = [field for field in leadview.redis.hkeys(ledger) if field.startswith(prefix.encode())]
+    assert leadview.redis.hdel(ledger, *positions) > 0
+    matches = map(names.IN_GENERATION.fullmatch, leadview.redis.scan_iter(pattern(2)))
+    lost = [match[0] for match in matches if match and match[3] == resources.CONTACT.letter]
+    assert leadview.redis.delete(*lost) == len(lost) > 0
+    proxy.faults = Faults()
+    assert rebuild.wait(2 * PATIENCE_SECONDS) == 0, rebuild.log.read_text()
     assert_equal_and_right(leadview, 1, 2)
 
 
 def used_memory(leadview: Leadview) -> int:
-    """Used memory, summed over all primaries of a cluster."""
     primaries = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(leadview.redis, RedisCluster) else {}
     found = leadview.redis.info("memory", **primaries)
     return sum(int(memory["used_memory"]) for memory in (found.values() if primaries else [found]))
@@ -179,7 +167,6 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
 
 
 def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
-    """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
     leadview.publish_all(first(leads=2000, contacts=600))
     leadview.serve()
     slow_api(leadview)
@@ -210,21 +197,12 @@ def test_preflight(leadview: Leadview) -> None:
     today = now_ms() / 1000 - crm.at_ms(0) / 1000  # of a topic that deletes old records, Kafka deletes none of these
     leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in first(leads=300, contacts=100))
     leadview.serve()
-    admin, leads = leadview.topics.admin, leadview.topics.name(resources.LEAD)
-
-    def configure(**values: str) -> None:
-        entries = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in values.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, leads, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
-
+    topics, leads = leadview.topics, leadview.topics.name(resources.LEAD)
     unknown = "records to replay   400; the replay measures its rate"  # nobody knows yet how long it takes
     leadview.run("rebuild", "--check").ends(0, f"begins, mapping version {mapping.VERSION}", unknown)
 
-    configure(cleanup_policy="compact,delete", retention_ms="604800000")
-    for future in admin.delete_records([TopicPartition(leads, 0, 5)]).values():
+    topics.alter("topic", leads, {"cleanup.policy": "compact,delete", "retention.ms": "604800000"})
+    for future in topics.admin.delete_records([TopicPartition(leads, 0, 5)]).values():
         future.result(PATIENCE_SECONDS)
     try:
         leadview.redis.config_set("maxmemory", used_memory(leadview) + 100_000)

@@ -9,7 +9,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector import mapping
-from schemas import api_keys, names, resources
+from schemas import names, resources
 from schemas.control import number_of
 from tests.chaos.core import key_of, writer_to
 from tests.chaos.reader import readers_of
@@ -18,8 +18,7 @@ from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, runnin
 from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
-from tests.harness.projection import open_projection
-from tests.harness.services import RedisService
+from tests.harness.projection import Projection
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 NEXT = projectors.NEXT_MAPPING
@@ -65,7 +64,6 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         assert ("rebuild due" in done, "former" in done) == (False, True), done.output
 
         def is_new() -> bool:
-            """Does the API serve the new field?"""
             found = api.get(LEADS + crm.uuid(0xFFFF), key=key_of(crm.ORGANIZATION))
             return "referrer_length" in found.json
 
@@ -90,33 +88,29 @@ ONE_LEAD = ("--organization", crm.ORGANIZATION, "--lead", crm.LEAD)
 PATHS: dict[resources.Resource, str] = {resources.LEAD: LEADS + crm.LEAD, resources.CONTACT: CONTACTS + crm.CONTACT}
 
 
-async def test_the_api_serves_compressed_documents(redis_server: RedisService) -> None:
-    key = api_keys.mint(crm.ORGANIZATION)
-    access = [crm.organization(), crm.api_key(hash=api_keys.key_hash(key))]
-    async with open_projection(redis_server) as projection:
-        projection.store.compresses = True
-        await projection.apply(*(message.record() for message in (*access, *LEAD_AND_CONTACT)))
-        documents = projection.documents()
-        control.write(projection.client)
-        with running_api(patient(redis_server.url)) as api:
-            for resource, path in PATHS.items():
-                found = api.get(path, key=key)
-                assert (found.status, found.body) == (200, documents[resource, crm.ORGANIZATION, found.json["id"]])
-                assert api.get(path, key=key, headers={"If-None-Match": found.headers["etag"]}).status == 304
-                assert api.get(path, key=key, method="HEAD").headers["content-length"] == str(len(found.body))
-                _spoil(projection.client, resource, 1)
-                answer = api.get(path, key=key)
-                assert (answer.status, answer.error) == (500, "internal_error")
+async def test_the_api_serves_compressed_documents(alone: Projection) -> None:
+    alone.store.compresses = True
+    await alone.apply(*(message.record() for message in (crm.organization(), crm.api_key(), *LEAD_AND_CONTACT)))
+    documents = alone.documents()
+    control.write(alone.client)
+    with running_api(patient(alone.settings.redis_url)) as api:
+        for resource, path in PATHS.items():
+            found = api.get(path, key=crm.KEY)
+            assert (found.status, found.body) == (200, documents[resource, crm.ORGANIZATION, found.json["id"]])
+            assert api.get(path, key=crm.KEY, headers={"If-None-Match": found.headers["etag"]}).status == 304
+            assert api.get(path, key=crm.KEY, method="HEAD").headers["content-length"] == str(len(found.body))
+            _spoil(alone.client, resource, 1)
+            answer = api.get(path, key=crm.KEY)
+            assert (answer.status, answer.error) == (500, "internal_error")
 
 
 @pytest.mark.apache
 @pytest.mark.long
 def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Leadview) -> None:
     """Into both forms, as the setting of its program says. What is spoiled is found and repaired in both."""
-    key = api_keys.mint(crm.ORGANIZATION)
-    leadview.serve(crm.organization(), crm.api_key(hash=api_keys.key_hash(key)), *LEAD_AND_CONTACT)
+    leadview.serve(crm.organization(), crm.api_key(), *LEAD_AND_CONTACT)
     with leadview.api() as api:
-        before = [_read(api, path, key) for path in PATHS.values()]
+        before = [_read(api, path) for path in PATHS.values()]
         for generation, compression in ((2, "zstd"), (3, "none")):
             leadview.run("rebuild", "--promote", "--max-latency", "0", compression=compression).ends(0)
             wait_until(lambda: number_of(leadview.state().live) == generation, f"generation {generation} is live")  # noqa: B023
@@ -126,12 +120,12 @@ def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Lead
             [example] = leadview.run("verify", "--json").json["examples"]
             assert (example["id"], example["fields"]) == (crm.LEAD, ["unreadable"])
             leadview.run("rebuild", *ONE_LEAD, compression=compression).ends(0)
-            assert [_read(api, path, key) for path in PATHS.values()] == before
+            assert [_read(api, path) for path in PATHS.values()] == before
             leadview.run("drop").ends(0)
 
 
-def _read(api: ApiServer, path: str, key: str) -> tuple[int, bytes, str]:
-    answer = api.get(path, key=key)
+def _read(api: ApiServer, path: str) -> tuple[int, bytes, str]:
+    answer = api.get(path, key=crm.KEY)
     return answer.status, answer.body, answer.headers.get("etag", "")
 
 

@@ -14,8 +14,7 @@ from schemas import api_keys, names, resources
 from tests.harness import control, crm, stored
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation, ids
-from tests.harness.projection import Projection, open_projection
-from tests.harness.services import RedisService
+from tests.harness.projection import Projection
 from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
@@ -35,11 +34,8 @@ CREATED, DELETED, CREATED_AGAIN = (
 
 
 class World:
-    """An organization with a key and a lead, and an API in front of them."""
-
     def __init__(self, projection: Projection, api: ApiServer) -> None:
         self.projection = projection
-        self.store = projection.store
         self.api = api
 
     def get(self, api_key: str = KEY, lead: str = crm.LEAD) -> Response:
@@ -47,25 +43,23 @@ class World:
 
     async def replay(self, *records: Record) -> None:
         """Apply these records as the replay of a recreated organization does."""
-        await reapply.write(self.store, list(records), ids(1))
+        await reapply.write(self.projection.store, list(records), ids(1))
 
     async def finish(self) -> None:
-        """End the replay."""
         self.projection.client.set(LOCK, "ours", ex=3600)
         head = self.projection.client.getrange(OWNER, 0, 21)
         finish = finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")
-        assert await self.store.run([finish]) == [1]
+        assert await self.projection.store.run([finish]) == [1]
 
 
 @pytest.fixture
-async def world(redis_server: RedisService) -> AsyncIterator[World]:
-    async with open_projection(redis_server) as projection:
-        control.write(projection.client)
-        await projection.apply(CREATED, key(1), crm.lead(1).record(1))
-        with running_api(patient(redis_server.url)) as api:
-            world = World(projection, api)
-            assert world.get().status == 200
-            yield world
+async def world(alone: Projection) -> AsyncIterator[World]:
+    control.write(alone.client)
+    await alone.apply(CREATED, key(1), crm.lead(1).record(1))
+    with running_api(patient(alone.settings.redis_url)) as api:
+        world = World(alone, api)
+        assert world.get().status == 200
+        yield world
 
 
 async def test_a_revoked_key_does_not_pass_while_its_organization_is_replayed(world: World) -> None:
@@ -104,7 +98,7 @@ async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_
     """The replay does not meet its events any more: the topic was compacted."""
     await world.projection.apply(DELETED)
     if erased:
-        await jobs._drop(world.store, OWNER, erased)
+        await jobs._drop(world.projection.store, OWNER, erased)
     await world.projection.apply(taken)
     await world.projection.apply(CREATED_AGAIN)
     await world.replay(crm.lead(1).record(1))
@@ -117,7 +111,7 @@ async def test_a_lead_that_was_erased_is_in_no_index(world: World) -> None:
     remaining = [crm.contact(1).record(1), crm.lead(id=crm.OTHER_LEAD).record(2)]
     await world.projection.apply(*remaining)
     await world.projection.apply(DELETED)
-    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
+    await jobs._drop(world.projection.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
     await world.projection.apply(CREATED_AGAIN)
     await world.replay(*remaining)
     await world.finish()
@@ -152,6 +146,5 @@ async def test_access_that_is_off_is_no_answer_until_the_replay_has_ended(world:
 
 
 def _charges(world: World) -> dict[bytes, bytes]:
-    """Returns the values of the organization's rate limits."""
     client = world.projection.client
     return {name: client.get(name) for name in client.scan_iter(OWNER + b"q*")}

@@ -45,7 +45,6 @@ def advance(expected: int, offset: int) -> dict[Partition, Advance]:
 
 
 def slot_map(url: str) -> SlotMap:
-    """Returns where the API finds the servers of this URL."""
     found = location(patient(url), PATIENCE_SECONDS)
     assert isinstance(found, SlotMap)
     return found

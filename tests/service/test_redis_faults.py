@@ -37,6 +37,7 @@ from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.api_server import connected
 from tests.harness.certificates import Certificate
 from tests.harness.generations import generation
+from tests.harness.programs import asleep
 from tests.harness.records import Records
 from tests.harness.services import client_of, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -73,7 +74,6 @@ class ApiClient:
         self._store, self._servers = store, servers
 
     async def read(self, entry: Entry) -> bytes:
-        """Returns the stored lead."""
         reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
         assert reply.status == 200
         return reply.value
@@ -87,8 +87,6 @@ class ApiClient:
 
 
 class ProjectorClient:
-    """Pipelines of a projector."""
-
     unavailable = projector.errors.Unavailable
 
     def __init__(self, store: ProjectorStore) -> None:
@@ -140,19 +138,13 @@ def opened(request: pytest.FixtureRequest) -> Open:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"]) as server:
-        yield server
+def entries(durable_redis: RedisServer) -> list[Entry]:
+    return write_entries(durable_redis.url)
 
 
 @pytest.fixture
-def entries(server: RedisServer) -> list[Entry]:
-    return write_entries(server.url)
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[FaultyProxy]:
-    with faulty_proxy(server.port) as proxy:
+def proxy(durable_redis: RedisServer) -> Iterator[FaultyProxy]:
+    with faulty_proxy(durable_redis.port) as proxy:
         yield proxy
 
 
@@ -182,12 +174,12 @@ async def fails(client: Client, call: Awaitable[object]) -> None:
         await call
 
 
-async def test_a_server_that_restarts(server: RedisServer, entries: list[Entry], opened: Open) -> None:
-    async with opened(server.url) as client:
+async def test_a_server_that_restarts(durable_redis: RedisServer, entries: list[Entry], opened: Open) -> None:
+    async with opened(durable_redis.url) as client:
         assert await all_are_read(client, entries)
-        server.kill()
+        durable_redis.kill()
         await fails(client, client.read(entries[0]))
-        server.restart()
+        durable_redis.restart()
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
@@ -208,7 +200,6 @@ async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entr
 
 
 async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
-    """The connection ends at any byte: of the login, of a reply, or between two replies."""
     for end_after in range(1, 400, 23):
         proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
         async with opened(proxy.url) as client:
@@ -233,24 +224,23 @@ async def test_a_caller_that_gives_up(proxy: FaultyProxy, entries: list[Entry], 
         assert (await asking).endswith(second.mark)
 
 
-async def test_a_server_that_stands_still(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+async def test_a_server_that_stands_still(durable_redis: RedisServer, entries: list[Entry], opened: Open) -> None:
     """Each call fails after the timeout; what the server answers later reaches nobody."""
-    async with opened(server.url, SHORT) as client:
+    async with opened(durable_redis.url, SHORT) as client:
         await eventually(lambda: all_are_read(client, entries), "it is read at first")
-        server.pause()
-        try:
+        with asleep(durable_redis):
             for _ in range(2):
                 await asyncio.gather(*(fails(client, client.read(entry)) for entry in entries))
-        finally:
-            server.resume()
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_server_that_is_busy_with_a_script(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+async def test_a_server_that_is_busy_with_a_script(
+    durable_redis: RedisServer, entries: list[Entry], opened: Open
+) -> None:
     """It answers BUSY until another user ends the script. The API counts these errors by their kind."""
-    async with opened(server.url) as client:
+    async with opened(durable_redis.url) as client:
         assert await all_are_read(client, entries)
-        with server.client() as admin, server.client() as thief:
+        with durable_redis.client() as admin, durable_redis.client() as thief:
             admin.config_set("lua-time-limit", 50)
             endless = asyncio.create_task(asyncio.to_thread(thief.eval, "while true do end", 0))
             await eventually(lambda: refused(client, entries[0]), "Redis is busy")
@@ -263,21 +253,19 @@ async def test_a_server_that_is_busy_with_a_script(server: RedisServer, entries:
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_full_server(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+async def test_a_full_server(durable_redis: RedisServer, entries: list[Entry], opened: Open) -> None:
     """It is still read. A write of a projector fails and says so; the API limits its requests by itself."""
-    async with opened(server.url) as client:
-        with server.client() as admin:
-            admin.config_set("maxmemory", 1)
+    async with opened(durable_redis.url) as client:
+        with durable_redis.client() as admin, Records(admin).full():
             assert await all_are_read(client, entries)
             if client.unavailable is projector.errors.Unavailable:
                 with pytest.raises(client.unavailable, match="maxmemory"):
                     await client.write(entries[0])
-            admin.config_set("maxmemory", 0)
-            await client.write(entries[0])
+        await client.write(entries[0])
 
 
 async def test_a_changed_password(
-    server: RedisServer,
+    durable_redis: RedisServer,
     proxy: FaultyProxy,
     entries: list[Entry],
     tmp_path: Path,
@@ -287,7 +275,7 @@ async def test_a_changed_password(
     """It is read from its file at each login. If the file is there in time, no call fails."""
     password = tmp_path / "password"
     password.write_text("first")
-    with server.client() as admin:
+    with durable_redis.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crm", "on", "~*", "+@all", ">first")
         async with opened(proxy.url, redis_username="crm", redis_password_file=password) as client:
             assert await all_are_read(client, entries)
@@ -364,24 +352,6 @@ async def test_passwords_that_are_replaced_over_tls(
             await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-@pytest.fixture
-def sentinel(tmp_path: Path) -> Iterator[RedisSentinel]:
-    with RedisSentinel(tmp_path / "sentinel") as sentinel:
-        yield sentinel
-
-
-async def test_a_failover_by_sentinel(sentinel: RedisSentinel, opened: Open) -> None:
-    """Both servers have the entries, and only the promoted one has what is written after the failover."""
-    entries = write_entries(sentinel.url)
-    async with opened(sentinel.url) as client:
-        assert await all_are_read(client, entries)
-        sentinel.fail_over()
-        await eventually(lambda: all_are_read(client, entries), "it is read from the promoted server")
-        with client_of(sentinel.replica.url) as promoted:
-            promoted.append(entries[0].name, b" ")
-        assert (await client.read(entries[0])).endswith(b" ")
-
-
 async def test_a_demoted_master_is_never_used(sentinel: RedisSentinel, opened: Open) -> None:
     """The Sentinels still name it. A connection from before ends with the refusal of a write, which says what it is."""
     entries = write_entries(sentinel.url)
@@ -406,7 +376,6 @@ def cluster(tmp_path: Path) -> Iterator[RedisCluster]:
 
 
 async def test_a_failover_in_a_cluster(cluster: RedisCluster, opened: Open) -> None:
-    """The other shards are read meanwhile."""
     entries = write_entries(cluster.url)
     number = cluster.primaries.index(cluster.owner(entries[0].slot))
     others = [entry for entry in entries if cluster.owner(entry.slot) is not cluster.primaries[number]]
@@ -418,9 +387,9 @@ async def test_a_failover_in_a_cluster(cluster: RedisCluster, opened: Open) -> N
         assert await all_are_read(client, others)
 
 
-async def test_a_server_that_was_named_a_moment_ago(server: RedisServer, entries: list[Entry]) -> None:
+async def test_a_server_that_was_named_a_moment_ago(durable_redis: RedisServer, entries: list[Entry]) -> None:
     """The slot map names a promoted node before it is connected: the API's requests wait for the first attempt."""
-    settings = ApiSettings(redis_url=server.url, api_redis_timeout=PATIENCE_SECONDS)
+    settings = ApiSettings(redis_url=durable_redis.url, api_redis_timeout=PATIENCE_SECONDS)
     called = servers(settings)
     client = ApiClient(ApiStore(settings, called, Serving(called)), called)
     reading = asyncio.create_task(client.read(entries[0]))
@@ -447,7 +416,7 @@ async def test_a_redirection_in_the_middle_of_a_batch(cluster: RedisCluster, ope
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, server: RedisServer, loop: Any) -> None:
+def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, durable_redis: RedisServer, loop: Any) -> None:
     """Its generation may have been dropped meanwhile: the projector that gave the batch up has acknowledged that."""
     store = ProjectorStore(ProjectorSettings(redis_url=proxy.url), timeout=SHORT)
 
@@ -463,7 +432,7 @@ def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, server: Red
             await store.ask_one(b"SET", b"late", bytes(MORE_THAN_BUFFERS_HOLD))
         proxy.faults = Faults()
         await eventually(answers, "it answers again")
-        with server.client() as admin:
+        with durable_redis.client() as admin:
             own = "leadview-operator"
             await eventually(
                 lambda: sum(each["name"] == own for each in admin.client_list()) == 1, "the first connection has ended"
@@ -475,9 +444,9 @@ def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, server: Red
         runner.run(give_up())
 
 
-async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(server: RedisServer) -> None:
+async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(durable_redis: RedisServer) -> None:
     """On a cluster, its server may be found not to be a primary any more."""
-    found, words = access(ProjectorSettings(redis_url=server.url)), pack((b"ECHO", b"here"))
+    found, words = access(ProjectorSettings(redis_url=durable_redis.url)), pack((b"ECHO", b"here"))
     node = Node(found.server(found.hosts[0]), ReplicationEpoch(), "leadview-operator", PATIENCE_SECONDS)
 
     class Closing:

@@ -1,6 +1,5 @@
 """A master that a Sentinel watches fails, and the promoted replica lacks the writes that were acknowledged last."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,6 @@ from projector.errors import Unavailable
 from projector.ledger.control import NOTHING_STORED, Advance, Covered, Position
 from projector.record import Partition
 from projector.redis.store import Store
-from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.chaos.core import traffic
 from tests.harness import crm
@@ -27,27 +25,20 @@ from tests.harness.waiting import eventually, wait_until
 AT = Partition("crm.leads", 0)
 
 
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisSentinel]:
-    with RedisSentinel(tmp_path / "redis") as sentinel:
-        yield sentinel
-
-
 @pytest.mark.apache
 async def test_a_failover_that_loses_acknowledged_writes(
-    kafka: Kafka, topic_prefix: str, redis: RedisSentinel, tmp_path: Path
+    kafka: Kafka, topic_prefix: str, sentinel: RedisSentinel, tmp_path: Path
 ) -> None:
     """The projector notices lower positions and reads again; the API says truly what its responses contain."""
-    key = mint(crm.ORGANIZATION)
-    with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
+    with Leadview(kafka, topic_prefix, sentinel, tmp_path) as leadview:
         leadview.topics.create()
-        leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+        leadview.publish(crm.organization(1), crm.api_key(1), crm.contact(1), crm.lead(1))
         changes = traffic()
         leadview.publish_all(islice(changes, 300))
         leadview.start("run", batch_records=200)
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
-        with running_api(ApiSettings(redis_url=redis.url, **UNLIMITED)) as api, redis.losing():
+        with running_api(ApiSettings(redis_url=sentinel.url, **UNLIMITED)) as api, sentinel.losing():
             leadview.publish(crm.lead(2, stage="STALE"))
             changed_at = datetime.now(UTC)
             leadview.publish_all(islice(changes, 300))
@@ -56,44 +47,45 @@ async def test_a_failover_that_loses_acknowledged_writes(
             """The stage of each response, and whether the response says that it has the change."""
 
             def is_served() -> bool:
-                answer = api.get(LEADS + crm.LEAD, key=key)
+                answer = api.get(LEADS + crm.LEAD, key=crm.KEY)
                 if answer.status == 200:
                     as_of = answer.headers.get("data-as-of", "0001-01-01T00:00:00Z")
                     told.append((answer.json["stage"], datetime.fromisoformat(as_of) >= changed_at))
                 return answer.status == 200
 
             await eventually(lambda: is_served() and told[-1] == ("STALE", True), "the change is served")
-            redis.fail_over()
+            sentinel.fail_over()
             await eventually(lambda: is_served() and told[-1] == ("STALE", True), "the change is served again")
             assert not any(in_it and stage != "STALE" for stage, in_it in told)
             await leadview.settled()
 
 
-async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path: Path) -> None:
+async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(durable_redis: RedisServer) -> None:
     """Redis may still have the position before the batch, and lack writes that it acknowledged since."""
-    with RedisServer.start(tmp_path, appendonly=True, options=["--appendfsync", "always"]) as server:
-        store = Store(ProjectorSettings(redis_url=server.url))
-        opened = await Opened.open(store)
-        assert await opened.cover({AT: Advance(NOTHING_STORED, Position(5, 1, 1))}) == Covered()
-        server.restart()
-        with pytest.raises(Unavailable):  # the connection may have to break first
-            await opened.cover({AT: Advance(5, Position(9, 1, 1))})
-        with pytest.raises(Unavailable, match="restarted or failed over"):
-            await opened.cover({AT: Advance(5, Position(9, 1, 1))})
-        again = await Opened.open(store)
-        assert await again.positions(AT) == {AT: 5}
-        assert await again.cover({AT: Advance(5, Position(9, 1, 1))}) == Covered()
-        await store.close()
+    store = Store(ProjectorSettings(redis_url=durable_redis.url))
+    opened = await Opened.open(store)
+    assert await opened.cover({AT: Advance(NOTHING_STORED, Position(5, 1, 1))}) == Covered()
+    durable_redis.restart()
+    with pytest.raises(Unavailable):  # the connection may have to break first
+        await opened.cover({AT: Advance(5, Position(9, 1, 1))})
+    with pytest.raises(Unavailable, match="restarted or failed over"):
+        await opened.cover({AT: Advance(5, Position(9, 1, 1))})
+    again = await Opened.open(store)
+    assert await again.positions(AT) == {AT: 5}
+    assert await again.cover({AT: Advance(5, Position(9, 1, 1))}) == Covered()
+    await store.close()
 
 
-def test_the_api_finds_the_master_after_a_sentinel_reset_its_connection(redis: RedisSentinel, tmp_path: Path) -> None:
+def test_the_api_finds_the_master_after_a_sentinel_reset_its_connection(
+    sentinel: RedisSentinel, tmp_path: Path
+) -> None:
     """uvloop, which the API uses, has an error of its own if redis-py writes to such a connection."""
-    with faulty_proxy(redis.port) as proxy:
-        url = redis.url.replace(str(redis.port), str(proxy.port))
+    with faulty_proxy(sentinel.port) as proxy:
+        url = sentinel.url.replace(str(sentinel.port), str(proxy.port))
         with running_api_process(tmp_path / "log", redis_url=url) as (_, served):
             proxy.reset_all()
             assert served.is_ready(), "its event loop has seen the reset"
-            with redis.master.client() as client:
+            with sentinel.master.client() as client:
                 client.client_kill_filter(_type="normal", skipme=True)
             wait_until(served.is_ready, "it is connected to the master again")
     assert "the connection to a Sentinel was reset" in (tmp_path / "log").read_text()

@@ -14,12 +14,11 @@ from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 
-KEY = mint(crm.ORGANIZATION, "7" * 30)
-HASH = key_hash(KEY)
+KEY, HASH = crm.KEY, crm.key_hash(1)
 OWNER = names.organization(crm.ORGANIZATION)
 ONE_REQUEST = {"key": {"quota": 1, "window_seconds": 36_000}}
 ORGANIZATION = crm.organization(1)
-API_KEY = crm.api_key(1, hash=HASH)
+API_KEY = crm.api_key(1)
 
 
 @pytest.mark.parametrize(
@@ -28,16 +27,14 @@ API_KEY = crm.api_key(1, hash=HASH)
         pytest.param([ORGANIZATION, API_KEY], None, "", id="accepted"),
         pytest.param([ORGANIZATION], "unknown key", "", id="unknown"),
         pytest.param(
-            [ORGANIZATION, API_KEY, crm.api_key(2, hash=HASH, status="revoked")],
+            [ORGANIZATION, API_KEY, crm.api_key(2, status="revoked")],
             "revoked",
             crm.API_KEY,
             id="revoked",
         ),
+        pytest.param([ORGANIZATION, crm.api_key(1, expires_at=crm.at(0))], "expired", crm.API_KEY, id="expired"),
         pytest.param(
-            [ORGANIZATION, crm.api_key(1, hash=HASH, expires_at=crm.at(0))], "expired", crm.API_KEY, id="expired"
-        ),
-        pytest.param(
-            [ORGANIZATION, API_KEY, crm.api_key(1, id=crm.uuid(0xF2), hash=HASH, status="revoked")],
+            [ORGANIZATION, API_KEY, crm.api_key(1, id=crm.uuid(0xF2), status="revoked")],
             "revoked",
             crm.uuid(0xF2),
             id="revoked by another API key with the same hash",

@@ -16,7 +16,7 @@ from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import organization_tag
-from schemas.control import FILLED, SLOTS, STAMP, parse_slots
+from schemas.control import FILLED, SLOTS, parse_slots
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, patient, running_api
@@ -32,7 +32,6 @@ SERVED, NOT_BELIEVED, UNKNOWN = 404, 503, 401
 
 @pytest.fixture
 def cluster(cluster: RedisCluster) -> RedisCluster:
-    """A cluster whose shards are complete."""
     control.complete_all(patient(cluster.url))
     return cluster
 
@@ -172,12 +171,12 @@ async def test_the_record_says_which_copies_answer_for_which_slots(
     for shard in shards:
         assert home_slots(cluster)[shard.tag] >= {shard.slot, names.tag_slot(shard.tag)}
     assert sorted(slot for slots in home_slots(cluster).values() for slot in slots) == list(range(names.SLOTS))
-    stamp = stamp_of(cluster)
+    stamp = (await copies.require(cluster_store)).stamp
     await copies.current(cluster_store)
-    assert stamp_of(cluster) == stamp, "nothing is changed without a reason"
+    assert (await copies.require(cluster_store)).stamp == stamp, "nothing is changed without a reason"
     cluster.move_slot(source.slot, target.server)
     await record_follows(cluster_store, source.slot, target.tag)
-    assert stamp_of(cluster) != stamp
+    assert (await copies.require(cluster_store)).stamp != stamp
     cluster.move_slot(names.tag_slot(source.tag), target.server)
     await record_follows(cluster_store, target.slot, target.tag, source.tag)
     assert source.slot in home_slots(cluster)[target.tag] & home_slots(cluster)[source.tag], "it has two copies now"
@@ -274,9 +273,3 @@ def home_slots(cluster: RedisCluster) -> dict[bytes, set[int]]:
     """Returns the slots of each copy, as the home copy has them."""
     with client_of(cluster.url) as client:
         return slots_in(client.hget(names.CONTROL, SLOTS))
-
-
-def stamp_of(cluster: RedisCluster) -> bytes:
-    with client_of(cluster.url) as client:
-        stamp: bytes = client.hget(names.CONTROL, STAMP)
-        return stamp

@@ -24,10 +24,9 @@ from tests.harness.generations import ids
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
 from tests.harness.projection import Projection
-from tests.harness.services import Kafka, RedisService
+from tests.harness.services import Kafka
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.service.conftest import new_leadview
 
 LEADS = [crm.uuid(100 + number) for number in range(20)]
 MORE = [crm.uuid(1000 + number) for number in range(60)]
@@ -55,7 +54,6 @@ def publish_again(leadview: Leadview) -> None:
 
 
 def problems(leadview: Leadview) -> str:
-    """Returns what `status` says is wrong."""
     return " ".join(leadview.run("status", "--json").json["problems"])
 
 
@@ -183,23 +181,6 @@ def _assert_named(leadview: Leadview) -> None:
     expected, found = leadview.expected(), leadview.documents()
     more = {entity: document for entity, document in expected.items() if entity[2] in MORE}
     assert (len(more), more | found) == (len(MORE), found), "every record after the cut is applied"
-
-
-def test_a_broker_that_does_not_say_it_raises_no_alarm(
-    embedded_kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
-) -> None:
-    """The embedded one, which names topic ids but no epochs of leaders. The projector starts again beside it."""
-    with new_leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview:
-        publish_first(leadview)
-        projector = leadview.serve()
-        publish_again(leadview)
-        leadview.wait_until_current()
-        projector.stop()
-        again = leadview.start("run")
-        leadview.wait_until_current()
-        wait_until(lambda: is_well(leadview), "all is well")
-        assert "created again" not in projector.log.read_text() + again.log.read_text()
-        assert leadview.documents() == leadview.expected()
 
 
 async def test_a_note_names_what_was_written_until_it_is_confirmed(projection: Projection) -> None:

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from types import NoneType
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
-from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from devstack.fault_proxy import Faults, FaultyProxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies
@@ -33,8 +32,7 @@ from tests.harness import control, crm, stored
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks
-from tests.harness.projection import Projection, intent_of, open_projection
-from tests.harness.services import RedisService
+from tests.harness.projection import Projection, intent_of
 from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
@@ -95,17 +93,15 @@ class World:
 
 
 @pytest.fixture
-async def world(redis_server: RedisService, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(alone: Projection, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(jobs, "_LOCK_SECONDS", LONG_SECONDS)
     monkeypatch.setattr(jobs, "_RENEW_SECONDS", 0.05)
-    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        async with open_projection(redis_server) as projection:
-            world = World(projection, proxy)
-            await projection.apply(crm.organization(1).record(0), crm.lead(1).record(0))
-            await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
-            yield world
-            proxy.faults = Faults()
-            await world.store.close()
+    world = World(alone, proxy)
+    await alone.apply(crm.organization(1).record(0), crm.lead(1).record(0))
+    await alone.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    yield world
+    proxy.faults = Faults()
+    await world.store.close()
 
 
 async def test_an_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> None:
@@ -238,12 +234,10 @@ class Kept:
         self.turn = Keeper(settings, self.writing)._turn
 
     async def apply(self, *records: Record) -> None:
-        """Write these records, one batch each."""
         for record in records:
             await apply(self.store, [intent_of(record)], ids(1))
 
     def apply_all(self) -> None:
-        """Store the positions of lines that have applied everything that is published."""
         for partition, end in self.leadview.topics.end_offsets.items():
             self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0 -1 -")
 
@@ -254,16 +248,6 @@ async def kept(leadview: Leadview) -> AsyncIterator[Kept]:
     store = Store(settings)
     yield Kept(leadview, store, settings)
     await store.close()
-
-
-@pytest.mark.apache
-async def test_the_first_generation_is_served_when_all_is_applied(kept: Kept) -> None:
-    kept.leadview.publish(crm.lead(1))
-    await kept.turn()
-    assert not kept.leadview.is_served()
-    kept.apply_all()
-    await kept.turn()
-    assert kept.leadview.is_served()
 
 
 @pytest.mark.apache
@@ -340,7 +324,6 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dr
 
 @pytest.mark.apache
 async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Kept) -> None:
-    """Its dead letters were erased with it."""
     bad = msgspec.structs.replace(crm.lead(1), value=b"{")
     others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
     [record] = [record for record in kept.leadview.publish(bad, others) if record.key == bad.key]

@@ -35,80 +35,63 @@ IDS = [crm.uuid(0x5000 + number) for number in range(10)]
 
 
 class Planter:
-    """Spoils documents of a generation, each in another way. Nothing else ever changes these."""
+    """The place in which documents of a generation are spoiled. Nothing else ever changes these."""
 
     def __init__(self, leadview: Leadview, generation: int) -> None:
-        self._redis = leadview.redis
+        self.redis = leadview.redis
         self._generation = leadview.generation(generation)
 
+    def name(self, resource: resources.Resource, id_: str) -> bytes:
+        return names.document(resource, OWNER, self._generation, id_)
+
     def lead(self, number: int) -> bytes:
-        return names.document(resources.LEAD, OWNER, self._generation, IDS[number])
+        return self.name(resources.LEAD, IDS[number])
 
     def contact(self, number: int) -> bytes:
-        return names.document(resources.CONTACT, OWNER, self._generation, IDS[number])
-
-    def changed_value(self) -> None:
-        """Another document, whole and consistent in itself, as another event would have made it."""
-        intent: Any = intent_of(crm.contact(1, id=IDS[0], organization_id=OTHER, first_name="Eve").record())
-        value = self._redis.get(self.contact(0))
-        self._redis.set(self.contact(0), value[:22] + intent.value[22:37] + value[37:65] + intent.value[37:])
-
-    def changed_version(self) -> None:
-        self._redis.setrange(self.lead(1), 1, (9).to_bytes(7, "little"))
-
-    def missing(self) -> None:
-        self._redis.delete(self.lead(2))
-
-    def extra(self) -> None:
-        self._redis.copy(self.lead(3), names.document(resources.LEAD, OWNER, self._generation, crm.uuid(0x5FFF)))
-
-    def corrupted_byte(self) -> None:
-        self._redis.setrange(self.lead(4), 60, b"\xff")
-
-    def evicted_contact(self) -> None:
-        self._redis.delete(self.contact(5))
-
-    def wrong_summary(self) -> None:
-        """The lead of contact 7 shows contact 6."""
-        one, other = self._redis.get(self.lead(6)), self._redis.get(self.lead(7))
-        at, length = (int.from_bytes(one[i : i + 3], "little") for i in (34, 37))
-        summary = one[40 + at : 40 + at + length]
-        at, length = (int.from_bytes(other[i : i + 3], "little") for i in (34, 37))
-        head = other[:28] + one[28:34] + other[34:37] + len(summary).to_bytes(3, "little")
-        self._redis.set(self.lead(7), head + other[40 : 40 + at] + summary + other[40 + at + length :])
-
-    def marker(self) -> None:
-        """As if it had been deleted."""
-        value = self._redis.get(self.contact(8))
-        self._redis.set(self.contact(8), b"D" + value[1:22])
-
-    def lost_from_index(self) -> None:
-        self._redis.setrange(self.contact(9), 37, bytes(28))
-
-    def several(self) -> None:
-        self.missing()
-        self.corrupted_byte()
-        self.evicted_contact()
-        self.wrong_summary()
-        self.lost_from_index()
+        return self.name(resources.CONTACT, IDS[number])
 
 
-PLANTED = {
-    ("contacts", IDS[0], ("first_name",)): Planter.changed_value,
-    ("leads", IDS[1], ("version",)): Planter.changed_version,
-    ("leads", IDS[2], ("missing",)): Planter.missing,
-    ("leads", crm.uuid(0x5FFF), ("extra",)): Planter.extra,
-    ("leads", IDS[4], ("unreadable",)): Planter.corrupted_byte,
-    ("contacts", IDS[5], ("missing",)): Planter.evicted_contact,
-    ("leads", IDS[7], ("contact",)): Planter.wrong_summary,
-    ("contacts", IDS[8], ("missing",)): Planter.marker,
-}
+def change_value(it: Planter) -> None:
+    """Another document, whole and consistent in itself, as another event would have made it."""
+    intent: Any = intent_of(crm.contact(1, id=IDS[0], organization_id=OTHER, first_name="Eve").record())
+    value = it.redis.get(it.contact(0))
+    it.redis.set(it.contact(0), value[:22] + intent.value[22:37] + value[37:65] + intent.value[37:])
+
+
+def show_another_contact(it: Planter) -> None:
+    """The lead of contact 7 shows contact 6."""
+    one, other = it.redis.get(it.lead(6)), it.redis.get(it.lead(7))
+    at, length = (int.from_bytes(one[i : i + 3], "little") for i in (34, 37))
+    summary = one[40 + at : 40 + at + length]
+    at, length = (int.from_bytes(other[i : i + 3], "little") for i in (34, 37))
+    head = other[:28] + one[28:34] + other[34:37] + len(summary).to_bytes(3, "little")
+    it.redis.set(it.lead(7), head + other[40 : 40 + at] + summary + other[40 + at + length :])
+
+
+Found = tuple[str, str, tuple[str, ...]]
 INDEX = ("leads", IDS[9], ("index",))
+WAYS: dict[Found, Callable[[Planter], Any]] = {
+    ("contacts", IDS[0], ("first_name",)): change_value,
+    ("leads", IDS[1], ("version",)): lambda it: it.redis.setrange(it.lead(1), 1, (9).to_bytes(7, "little")),
+    ("leads", IDS[2], ("missing",)): lambda it: it.redis.delete(it.lead(2)),
+    ("leads", crm.uuid(0x5FFF), ("extra",)): lambda it: it.redis.copy(
+        it.lead(3), it.name(resources.LEAD, crm.uuid(0x5FFF))
+    ),
+    ("leads", IDS[4], ("unreadable",)): lambda it: it.redis.setrange(it.lead(4), 60, b"\xff"),
+    ("contacts", IDS[5], ("missing",)): lambda it: it.redis.delete(it.contact(5)),
+    ("leads", IDS[7], ("contact",)): show_another_contact,
+    ("contacts", IDS[8], ("missing",)): lambda it: it.redis.set(
+        it.contact(8), b"D" + it.redis.get(it.contact(8))[1:22]
+    ),
+    INDEX: lambda it: it.redis.setrange(it.contact(9), 37, bytes(28)),
+}
+SEVERAL = [found for found in WAYS if found[1] in (IDS[2], IDS[4], IDS[5], IDS[7], IDS[9])]
+PLANTED = [found for found in WAYS if found != INDEX]
 
 
-def plant(leadview: Leadview, generation: int) -> None:
-    for spoil in PLANTED.values():
-        spoil(Planter(leadview, generation))
+def plant(leadview: Leadview, generation: int, found: Iterable[Found]) -> None:
+    for each in found:
+        WAYS[each](Planter(leadview, generation))
 
 
 def victims(*leads: str) -> list[crm.Message]:
@@ -119,9 +102,6 @@ def victims(*leads: str) -> list[crm.Message]:
         *(crm.contact(id=id_, first_name=f"Ada {number}", **own) for number, id_ in enumerate(IDS)),
         *(crm.lead(id=id_, contact_id=id_, quote={"total": "12.50", "currency": "EUR"}, **own) for id_ in leads or IDS),
     ]
-
-
-Found = tuple[str, str, tuple[str, ...]]
 
 
 def differences(report: dict[str, Any], organizations: Iterable[str] = (OTHER,)) -> set[Found]:
@@ -160,20 +140,19 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
             assert 300 < report["checked"]["leads"] <= 408
         assert leadview.run("status", "--json").stdout.count('"verified_at": "20') == 1
 
-        plant(leadview, 2)
+        plant(leadview, 2, PLANTED)
         status, report = verify(leadview, "--next")
         assert (status, differences(report), counted(report)) == (1, {*PLANTED}, [3, 1, 4, 0])
         assert report["by_field"] == by_field(PLANTED)
 
-        plant(leadview, 1)
-        Planter(leadview, 1).lost_from_index()
+        plant(leadview, 1, WAYS)
         status, report = verify(leadview)
-        assert (status, differences(report), counted(report)) == (1, {*PLANTED, INDEX}, [3, 1, 5, 0])
-        assert report["by_field"] == by_field({*PLANTED, INDEX})
+        assert (status, differences(report), counted(report)) == (1, {*WAYS}, [3, 1, 5, 0])
+        assert report["by_field"] == by_field(WAYS)
         status, report = verify(leadview, "--threshold", "8", "--allow", "leads.version")
         assert (status, report["differences"], report["allowed"]) == (0, 8, 1)
         status, report = verify(leadview, "--sample", "0.5", "--threshold", "9")
-        assert (status, differences(report) < {*PLANTED, INDEX}) == (0, True)
+        assert (status, differences(report) < {*WAYS}) == (0, True)
         assert 100 < report["checked"]["leads"] < 310
         leadview.run("promote", "--force").ends(0)
         assert number_of(leadview.state().live) == 2
@@ -187,12 +166,12 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         spoiled = Planter(leadview, 1)
 
         rebuild = partial(leadview.run, "rebuild", "--organization", OTHER)
-        spoiled.changed_value()
+        change_value(spoiled)
         rebuild("--contact", IDS[0]).ends(0)
         assert verify(leadview)[1]["differences"] == 0, "the lead shows the contact again as well"
 
         before = _organization(leadview)
-        spoiled.several()
+        plant(leadview, 1, SEVERAL)
         leadview.redis.set(spoiled.lead(3), b"rubbish")
         leadview.redis.setrange(spoiled.lead(8), 40 + 116, b"\xff")  # inside the contact's id
         assert differences(verify(leadview)[1]) == {
@@ -224,25 +203,6 @@ def _organization(leadview: Leadview) -> dict[bytes, Any]:
 
 REVOKED, HASH = crm.uuid(0xF77), crm.key_hash(77)
 DELETED = crm.uuid(0x5FFD)
-"""A deleted lead."""
-
-
-class Verification:
-    """A running `verify --continuous`."""
-
-    def __init__(self, leadview: Leadview) -> None:
-        self.port = free_port()
-        self.child = leadview.start("verify", "--continuous", log="verify", metrics_port=self.port)
-
-    def metric(self, name: str) -> float:
-        return metrics_port.metric(self.port, f"leadview_verify_{name}_total") or 0.0
-
-    def has_passed(self, before: float) -> bool:
-        """Has each partition that holds records been read as a whole since there were `before` passes?"""
-        return self.metric("passes") >= before + len(resources.KINDS) * 3
-
-    def log(self) -> str:
-        return self.child.log.read_text()
 
 
 @pytest.mark.long
@@ -264,26 +224,32 @@ def test_continuously(leadview: Leadview) -> None:
                 crm.api_key(id=organization, organization_id=organization, hash=crm.key_hash(500 + number)),
             )
     leadview.serve()
+    port = free_port()
+
+    def metric(name: str) -> float:
+        return metrics_port.metric(port, f"leadview_verify_{name}_total") or 0.0
+
     with writer:
-        verification = Verification(leadview)
-        wait_until(lambda: verification.has_passed(0), "every partition was read", 180)
-        assert verification.metric("differences") == 0, verification.log()
-        assert verification.metric("records") > 100
-        assert metrics_port.ask(verification.port, "/healthz")[0] == 200
-        assert metrics_port.metric(verification.port, "leadview_projector_dead_letters") is None, "it cannot know it"
+        child = leadview.start("verify", "--continuous", log="verify", metrics_port=port)
+        wait_until(lambda: metric("passes") >= len(resources.KINDS) * 3, "every partition was read", 180)
+        assert metric("differences") == 0, child.log.read_text()
+        assert metric("records") > 100
+        assert metrics_port.ask(port, "/healthz")[0] == 200
+        assert metrics_port.metric(port, "leadview_projector_dead_letters") is None, "it cannot know it"
         _plant_more(leadview)
         # A turn that began while this was being planted has seen a part of it. A later one sees all.
-        wait_until(lambda: not _unnamed(verification.log()), lambda: f"{_unnamed(verification.log())} are named", 360)
-    assert verification.metric("differences") >= len(NAMED)
-    assert "Ada" not in verification.log()
-    os.kill(verification.child.pid, signal.SIGTERM)
-    assert verification.child.wait(60) == 1
+        log = child.log
+        wait_until(lambda: not _unnamed(log.read_text()), lambda: f"{_unnamed(log.read_text())} are named", 360)
+    assert metric("differences") >= len(NAMED)
+    assert "Ada" not in log.read_text()
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait(60) == 1
 
 
 def _plant_more(leadview: Leadview) -> None:
     planter, redis = Planter(leadview, 1), leadview.redis
-    planter.changed_value()
-    planter.several()
+    change_value(planter)
+    plant(leadview, 1, SEVERAL)
     redis.setrange(planter.lead(1), 1, bytes(7))  # an older version
     restored = names.document(resources.LEAD, OWNER, leadview.generation(1), DELETED)
     redis.setrange(restored, 0, b"L" + (1).to_bytes(7, "little"))  # as if the delete had never been applied
@@ -306,7 +272,6 @@ NAMED = {
 
 
 def _unnamed(log: str) -> list[str]:
-    """Returns of which entities the log does not name the difference."""
     return [entity for entity, field in NAMED.items() if f'"entity":"{entity}","fields":["{field}"]' not in log]
 
 
@@ -388,7 +353,6 @@ def test_access_is_verified(leadview: Leadview) -> None:
 
 
 def _keep_changing(leadview: Leadview, stop: threading.Event) -> None:
-    """Change an organization and its key again and again: access, the hash, whether it exists at all."""
     version = 1
     while not stop.wait(0.01):
         version += 1

@@ -29,7 +29,6 @@ async def seen_of(projection: Projection, resource: resources.Resource = resourc
 
 
 def with_rebuild(state: State) -> State:
-    """Returns the state after a rebuild has begun: the projectors write a second generation, which is being filled."""
     generations = {**state.generations, generation(2): Generation(VERSION, now())}
     return replace(state, written=ids(1, 2), generations=generations, last=2)
 
@@ -117,6 +116,8 @@ def test_the_command(leadview: Leadview) -> None:
     leadview.publish(crm.lead(4))
     at, end = f"{topic}:{bad.partition}: position {bad.offset + 1}", f"end offset {bad.offset + 2}, lag 1"
     wait(4).ends(1, lead, f"{at}, {end}", "no projector is running: nothing is applied")
+    age = "status knows for how long the oldest record waits, by the time that the producer gave it"
+    wait_until(lambda: (leadview.run("status", "--json").json["freshness"] or 0) > 60, age)
     wait(4, kafka_bootstrap_servers="127.0.0.1:1").ends(1, lead, "Kafka cannot be read: ")
     wait(2, kafka_bootstrap_servers="127.0.0.1:1").ends(0)
     wait(4, redis_url="redis://127.0.0.1:1/0").ends(1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL")

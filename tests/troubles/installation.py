@@ -28,7 +28,6 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from docs.generate.troubles import Row
-from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.console import Console, running_console
@@ -37,7 +36,6 @@ from tests.harness.metrics_port import ask
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
-KEY = mint(crm.ORGANIZATION)
 API_USER, PROJECTOR_USER, _PASSWORD = "api", "projector", "secret"
 LOGIN = plain_login({PROJECTOR_USER: _PASSWORD})
 """Kafka with this login and ACLs lets the user of the projectors read the topics of the installation, and no others."""
@@ -114,15 +112,13 @@ class Installation:
         self.projectors.clear()
 
     def succeed(self, *words: str, command: Sequence[str] = PROJECTOR) -> None:
-        """Run a command, which must succeed."""
         done = self.leadview.run(*words, command=command)
         assert done.status == 0, done.output
 
     def publish(self) -> None:
-        self.leadview.publish(crm.organization(), crm.api_key(hash=key_hash(KEY)), crm.contact(), crm.lead())
+        self.leadview.publish(crm.organization(), crm.api_key(), crm.contact(), crm.lead())
 
     def publish_again(self) -> None:
-        """Publish a newer version of the lead."""
         self.leadview.publish(crm.lead(next(self._versions)))
 
     def _differs(self, row: Row) -> list[str]:
@@ -137,7 +133,7 @@ class Installation:
         if row.by_one:
             as_said, healths_said = {*as_said, ()}, {*healths_said, 200}
         said = [sorted(row.problems), sorted(row.notes)]
-        reply = programs.ask("127.0.0.1", self.api.port, LEADS + crm.LEAD, KEY, timeout=_HANGS_SECONDS)
+        reply = programs.ask("127.0.0.1", self.api.port, LEADS + crm.LEAD, crm.KEY, timeout=_HANGS_SECONDS)
         error = orjson.loads(reply.body).get("error") if reply.status else None
         return differences(
             {

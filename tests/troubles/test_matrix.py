@@ -119,7 +119,8 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
     def fire() -> bool:
         nonlocal found, why
         found = here.scrape()
-        if is_late(found) != ("Stale" in row.alerts):
+        is_late = any(value > _RENEWED_SECONDS for name, value in found.items() if "_age_seconds" in name)
+        if is_late != ("Stale" in row.alerts):
             why = f"the ages are not those of {row.alerts}: {found}"
             return False  # promtool takes a second of a core
         values: dict[str, list[Value]] = {name: [] for series in (*earlier, found) for name in series}
@@ -137,11 +138,6 @@ def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Ro
 
     wait_until(fire, lambda: f"these alerts fire, and no others: {why}", 2 * PATIENCE_SECONDS, LOOK_SECONDS)
     return found
-
-
-def is_late(found: Series) -> bool:
-    """Does an age grow?"""
-    return any(value > _RENEWED_SECONDS for name, value in found.items() if "_age_seconds" in name)
 
 
 def lasting(name: str, value: Value) -> list[Value]:

@@ -16,7 +16,7 @@ from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.redis.rights import PROJECTS
 from schemas import resources
-from schemas.api_keys import key_hash, mint
+from schemas.api_keys import mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, running_api_process
 from tests.harness.leadview import Leadview
@@ -30,7 +30,6 @@ from tests.service.test_redis_users import access
 pytestmark = [pytest.mark.troubles, pytest.mark.xdist_group("rights")]
 
 API, PROJECTOR = "leadview-api", "leadview-projector"
-KEY = mint(crm.ORGANIZATION)
 _LOOK_SECONDS = 0.2
 _RULES = re.compile(r"\([^)]*\)|\S+")
 
@@ -158,7 +157,7 @@ class Projecting(NamedTuple):
         other: dict[str, Any] = {"organization_id": crm.OTHER_ORGANIZATION}
         self.leadview.publish(
             crm.organization(version),
-            crm.api_key(version, hash=key_hash(KEY)),
+            crm.api_key(version),
             crm.contact(version, first_name=f"Ada {version}"),
             crm.lead(version, referrer=f"number {version}"),
             crm.lead(version, id=crm.uuid(0x7000 + version), stage="WRONG"),

@@ -11,7 +11,7 @@ from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Conflict, Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
-from projector.ledger.control import ControlRecord, Generation, State, StateChange
+from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Sessions
 from projector.mapping import VERSION
 from projector.rebuild import generations, replay
@@ -77,10 +77,6 @@ async def test_any_shard_is_emptied_after_a_promotion(
     await eventually(lambda: leadview.documents(2) == leadview.expected(), "later records are applied")
 
 
-def _drop(projection: Projection) -> Awaitable[object]:
-    return generations.drop(projection.writing, 1)
-
-
 def _begin_again(projection: Projection) -> Awaitable[object]:
     projection.client.flushall()
     return copies.current(projection.store)
@@ -88,7 +84,10 @@ def _begin_again(projection: Projection) -> Awaitable[object]:
 
 @pytest.mark.parametrize(
     "meanwhile",
-    [pytest.param(_drop, id="its generation is dropped"), pytest.param(_begin_again, id="Redis is emptied")],
+    [
+        pytest.param(lambda projection: generations.drop(projection.writing, 1), id="its generation is dropped"),
+        pytest.param(_begin_again, id="Redis is emptied"),
+    ],
 )
 async def test_a_writer_that_sleeps_in_a_batch_leaves_nothing(
     alone: Projection,
@@ -197,20 +196,9 @@ async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_fi
     assert not record.serves
 
 
-def newer(number: int) -> StateChange:
-    """Returns a change of the control record: one more generation, which requires a newer mapping."""
-
-    def compute(state: State) -> State:
-        known = state.generations | {generation(number): Generation(VERSION + 1, "2026-01-01T00:00:00Z")}
-        return replace(state, written=(*state.written, generation(number)), generations=known, last=number)
-
-    return compute
-
-
 async def test_no_program_writes_a_generation_of_a_newer_mapping(projection: Projection) -> None:
     """Neither a line, nor the replay of an organization, nor a redrive. Access depends on no mapping."""
-    record = await control.complete(projection.store)
-    await copies.change(projection.store, record, newer(2))
+    control.write(projection.client, written=(1, 2), mappings={2: VERSION + 1})
     sessions = projection.writing.sessions
     with pytest.raises(Superseded, match=f"generation 2 requires mapping version {VERSION + 1}"):
         await sessions.open()
@@ -229,13 +217,13 @@ async def test_the_replay_of_an_organization_is_left_to_a_newer_program(leadview
     settings = load(ProjectorSettings, leadview.environment())
     async with writers.writing(settings, "test") as writing:
         projection = Projection(writing.store, leadview.redis, settings)
-        record = await control.complete(writing.store)
+        await control.complete(writing.store)
         await projection.apply(crm.organization(1).record(0))
         await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
         await projection.apply(crm.organization(3).record(2))
         leadview.redis.srem(names.JOBS, *(job for job in projection.jobs() if job.startswith("erase")))
         [job] = projection.jobs()
-        await copies.change(writing.store, record, newer(2))
+        control.write(leadview.redis, written=(1, 2), mappings={2: VERSION + 1})
         await jobs.run_all(writing, settings)
         assert projection.jobs() == {job}
         with pytest.raises(Superseded):

@@ -9,13 +9,11 @@ import pytest
 
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import free_port
-from devstack.programs import environment
 from devstack.redis_server import RedisServer
 from projector.line.pace import YIELDING
 from schemas import names, resources
 from tests.chaos.core import traffic
 from tests.harness import crm, histories, stored
-from tests.harness.commands import call
 from tests.harness.generations import any_tag, generation
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
@@ -184,17 +182,24 @@ async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
     assert again.wait(PATIENCE_SECONDS) == 0
 
 
-def test_an_unknown_setting_stops_the_start() -> None:
-    done = call("run", environment=environment(redis_ulr="redis://127.0.0.1"))
-    assert done.status == 2
-    assert "LEADVIEW_REDIS_ULR is not a setting of Leadview: did you mean LEADVIEW_REDIS_URL?" in done.stderr
-
-
-def test_a_redis_that_evicts_stops_the_start(leadview: Leadview) -> None:
-    leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
-    done = leadview.run("run")
-    assert done.status == 1
-    assert "Set its maxmemory-policy to noeviction" in done.stderr
+@pytest.mark.parametrize(
+    ("policy", "settings", "status", "said"),
+    [
+        pytest.param(
+            "noeviction",
+            {"redis_ulr": "redis://127.0.0.1"},
+            2,
+            "LEADVIEW_REDIS_ULR is not a setting of Leadview: did you mean LEADVIEW_REDIS_URL?",
+            id="an unknown setting",
+        ),
+        pytest.param("allkeys-lru", {}, 1, "Set its maxmemory-policy to noeviction", id="a Redis that evicts"),
+    ],
+)
+def test_what_stops_the_start(
+    leadview: Leadview, policy: str, settings: dict[str, str], status: int, said: str
+) -> None:
+    leadview.redis.config_set("maxmemory-policy", policy)
+    leadview.run("run", **settings).ends(status, said)
 
 
 def _without_log(server: RedisServer) -> None:

@@ -3,17 +3,12 @@
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 
 from projector.commands.wait import Seen, until_shown
-from projector.ledger import copies
-from projector.ledger.control import Generation, State, now
-from projector.mapping import VERSION
 from projector.record import Record
 from schemas import resources
 from tests.harness import control, crm
 from tests.harness.commands import Finished
-from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -28,21 +23,16 @@ async def seen_of(projection: Projection, resource: resources.Resource = resourc
     return seen
 
 
-def with_rebuild(state: State) -> State:
-    generations = {**state.generations, generation(2): Generation(VERSION, now())}
-    return replace(state, written=ids(1, 2), generations=generations, last=2)
-
-
 async def test_every_written_generation_must_show_it(projection: Projection) -> None:
     empty = await until_shown(projection.store, resources.LEAD, LEAD, 1, 0)
     assert empty is None, "nothing is served yet"
-    record = await control.complete(projection.store)
+    await control.complete(projection.store)
     lead = crm.lead(3).record()
     await projection.apply(lead)
     seen = await seen_of(projection)
     assert [seen.shows(version) for version in (2, 3, 4)] == [True, True, False]
 
-    await copies.change(projection.store, record, with_rebuild)
+    control.write(projection.client, written=(1, 2), filled=(1,))
     seen = await seen_of(projection)
     assert not seen.shows(1), "the next generation has nothing yet"
     waiting = asyncio.create_task(until_shown(projection.store, resources.LEAD, LEAD, 3, PATIENCE_SECONDS))

@@ -219,6 +219,13 @@ def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_pa
         yield leadview
 
 
+@pytest.fixture(params=[pytest.param("redis_server", id="one server"), pytest.param("redis_shards", id="three shards")])
+def any_redis(request: pytest.FixtureRequest) -> Iterator[RedisService]:
+    service: RedisService = request.getfixturevalue(request.param)
+    yield service
+    empty_redis(service)
+
+
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of one test, because the test pauses it or changes its configuration."""

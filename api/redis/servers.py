@@ -246,7 +246,7 @@ class Link:
             if check is None:
                 beginning, after = await connection.call_packed(again), None
             else:
-                beginning, _, after = await connection.call_checked(again, check)
+                beginning, _, after = await connection.call_packed(again, check)
             if parts[0][CERTAIN] == beginning:  # otherwise it was written between two parts
                 return parts, before, after
 

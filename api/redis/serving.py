@@ -11,7 +11,7 @@ On a cluster, slots move without the copy that speaks for them. So the record sa
 and a shard is believed for another slot only if all copies of all shards are complete (`docs/how-it-works.md`).
 
 A usual request needs four functions of this module: `known` and `check` before it is sent, `read` and `as_of` when its
-reply has come (`Store._read`, `Store._call` and `Connection.call_checked`). All else is for the beginning of a
+reply has come (`Store._read`, `Store._call` and `Connection.call_packed`). All else is for the beginning of a
 connection, for promotions, for slots that move, and for the poll.
 """
 

@@ -172,7 +172,7 @@ class Store:
         try:
             if check is None:
                 return await link.connection.call_packed(packed), b"", await self._believed(link, tag)
-            reply, before, after = await link.connection.call_checked(packed, check)
+            reply, before, after = await link.connection.call_packed(packed, check)
         except ErrorReply as error:
             reply, answered = await self._servers.retry(error, link, tag, packed, scripts.serve)
             return reply, b"", await self._believed(answered, tag)

@@ -77,8 +77,8 @@ class Connection(asyncio.Protocol):
         self._callers: deque[tuple[Future[Any] | None, float, bool | list[Any]]] = deque()
         """The future of each command, when it was sent, and how its reply reaches the caller:
 
-        future, False   at once (`call`, `call_packed`)
-        future, True    together with the replies to the check around it (`call_checked`)
+        future, False   at once
+        future, True    together with the replies to the check around it
         future, list    in this list, with the replies of the same pipeline before it, after the last one (`pipeline`)
         None, True      this begins a check: its reply goes to the checked commands that follow
         None, False     this ends it: its reply goes to the checked commands before it
@@ -113,10 +113,12 @@ class Connection(asyncio.Protocol):
         return self.call_packed(pack(words))
 
     def call_packed(self, packed: bytes, check: Check | None = None) -> Future[Any]:
-        """Send a packed command, as `call` does. Only `call_checked` sends one that is checked."""
+        """Send a packed command, as `call` does, or between the commands of a check. Then the future's result is a
+        tuple: its reply, and the replies before and after it, each of which may be an ErrorReply.
+        """
         if self._transport is None:
             raise self._error("the connection to Redis is closed")
-        if len(self._callers) >= self._max_in_flight:
+        if len(self._callers) - self._checks >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -128,14 +130,6 @@ class Connection(asyncio.Protocol):
         if len(self._unsent) >= _MAX_UNSENT:
             self._flush()
         return reply
-
-    def call_checked(self, packed: bytes, check: Check) -> Future[Any]:
-        """Send a packed command between those of the check. The future's result is a tuple: its reply, and those to the
-        commands before and after it, each of which is an ErrorReply if the command was answered with an error.
-
-        Raises the same as `call`.
-        """
-        return self.call_packed(packed, check)
 
     def pipeline(self, packed: Sequence[bytes]) -> Future[list[Any]]:
         """Send packed commands in one write, at once. The future's result are the replies in order, each of which may

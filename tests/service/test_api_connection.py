@@ -131,17 +131,17 @@ async def test_commands_of_one_turn_go_out_in_one_write_and_one_check_is_around_
     connection = server.connection
     asked = [connection.call((b"PING",)) for _ in range(3)]
     assert await server.writes() == [PING * 3]
-    checked = [connection.call_checked(PING, CHECK)]
+    checked = [connection.call_packed(PING, CHECK)]
     assert await server.writes() == [BEFORE + PING + AFTER]
     asked.append(connection.call((b"PING",)))
     assert await server.writes() == [PING]
-    checked += [connection.call_checked(PING, CHECK) for _ in range(2)]
+    checked += [connection.call_packed(PING, CHECK) for _ in range(2)]
     assert await server.writes() == [BEFORE + PING * 2 + AFTER]
     # What another check is around goes out before, with its own one.
-    checked += [connection.call_checked(PING, CHECK), connection.call_checked(PING, Check(OTHER, OTHER))]
+    checked += [connection.call_packed(PING, CHECK), connection.call_packed(PING, Check(OTHER, OTHER))]
     assert await server.writes() == [BEFORE + PING + AFTER, OTHER + PING + OTHER]
     asked.append(connection.call((b"PING",)))
-    checked.append(connection.call_checked(PING, CHECK))
+    checked.append(connection.call_packed(PING, CHECK))
     assert await server.writes() == [PING + BEFORE + PING + AFTER]
     assert connection.in_flight == 11
     for word in (b"OK", b"OK", b"OK", b"1", b"OK", b"2", b"OK", b"3", b"OK", b"OK", b"4", b"5", b"OK", b"6"):
@@ -198,7 +198,7 @@ async def test_a_late_reply_fails_alone(server: Server, clock: Clock) -> None:
     """Half of it has arrived, and bytes arrive now and then: what is behind it is still to come."""
     connection = server.connection
     first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
-    checked = connection.call_checked(pack((b"GET", b"2")), CHECK)
+    checked = connection.call_packed(pack((b"GET", b"2")), CHECK)
     await server.writes()
     server.say(b"+first\r\n$10\r\n")
     assert await first == b"first"
@@ -215,7 +215,7 @@ async def test_a_late_reply_fails_alone(server: Server, clock: Clock) -> None:
 
 
 async def test_a_late_check_fails_only_those_who_wait_for_it(server: Server, clock: Clock) -> None:
-    first = server.connection.call_checked(pack((b"GET", b"1")), CHECK)
+    first = server.connection.call_packed(pack((b"GET", b"1")), CHECK)
     await server.writes()
     server.say(b"+before\r\n+one\r\n")
     await clock.move(0.6)
@@ -223,7 +223,7 @@ async def test_a_late_check_fails_only_those_who_wait_for_it(server: Server, clo
     await clock.move(0.6)
     with pytest.raises(Unavailable, match="did not reply within"):
         await first
-    second = server.connection.call_checked(pack((b"GET", b"2")), CHECK)
+    second = server.connection.call_packed(pack((b"GET", b"2")), CHECK)
     await server.writes()
     server.say(b"lete\r\n+earlier\r\n+two\r\n+complete\r\n")
     assert await second == (b"two", b"earlier", b"complete")
@@ -255,8 +255,12 @@ async def test_a_trickle_is_given_up_after_some_timeouts(server: Server, clock: 
 
 
 async def test_waiting_callers_are_bounded() -> None:
-    connection = Server(max_in_flight=3).connection
-    calls = [connection.call((b"PING",)) for _ in range(3)]
+    """Their checks do not count, of which each one has its own here."""
+    server, calls = Server(max_in_flight=3), []
+    connection = server.connection
+    for _ in range(3):
+        calls.append(connection.call_packed(PING, CHECK))
+        assert await server.writes() == [BEFORE + PING + AFTER]
     calls[0].cancel()  # a caller that gave up still counts, because its reply is still to come
     with pytest.raises(Unavailable, match="3 requests are waiting"):
         connection.call((b"PING",))

@@ -419,3 +419,7 @@ def test_anything_else_in_the_frame_is_bad(content: bytes) -> None:
 def test_the_reason_says_what_to_set(message: Message, hint: str) -> None:
     reason = why(message.record()).reason.partition(" (event ")[0]
     assert reason.endswith(hint) if hint else ". " not in reason, reason
+
+
+def test_nothing_is_said_of_a_key_that_is_not_there() -> None:
+    assert "with ids in lower case (event" in why(msgspec.structs.replace(LEAD.record(), key=None)).reason

@@ -20,17 +20,15 @@ from api.errors import (
     InternalError,
     InvalidApiKey,
     InvalidId,
-    MethodNotAllowed,
     NoSuchRecord,
 )
 from api.redis.store import Reply
 from api.request import (
-    ALLOW,
     JSON,
-    OPTIONS,
     Credentials,
     Request,
     Response,
+    answer_other_method,
     credentials,
     etag_of,
     etags_to_match,
@@ -58,9 +56,7 @@ class Documents:
     async def read(self, worker: Worker, request: Request) -> Response:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):  # row 2
-            if request.method == "OPTIONS":
-                return OPTIONS
-            raise MethodNotAllowed(headers=ALLOW)
+            return answer_other_method(request)
         try:
             caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
             if not reply.charged:  # Redis refused to write the charge: the local limiter decides about the request

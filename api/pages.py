@@ -5,8 +5,8 @@ from importlib.resources import files
 import msgspec
 import xxhash
 
-from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
-from api.request import ALLOW, JSON, NO_STORE, OPAQUE_TAG, OPTIONS, Request, Response
+from api.errors import NoSuchPath, Unavailable
+from api.request import JSON, NO_STORE, OPAQUE_TAG, Request, Response, answer_other_method
 from api.worker import Handler, Worker
 from schemas.problems import Health
 
@@ -25,10 +25,8 @@ def read_only(page: Handler) -> Handler:
     """Returns a page that answers GET, HEAD and OPTIONS, and other methods with 405."""
 
     async def checked(worker: Worker, request: Request) -> Response:
-        if request.method == "OPTIONS":
-            return OPTIONS
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(headers=ALLOW)
+            return answer_other_method(request)
         return await page(worker, request)
 
     return checked

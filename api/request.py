@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, RateLimitExceeded
+from api.errors import ApiError, InternalError, InvalidApiKey, MethodNotAllowed, MissingApiKey, RateLimitExceeded
 from schemas import api_keys, names
 from schemas.fields import UUID_PATTERN
 from schemas.layouts import ETAG
@@ -161,14 +161,21 @@ class Response(Struct, frozen=True, gc=False):
     """What follows the body. A large document is not copied into one piece."""
 
 
-ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
-OPTIONS = Response(
+_ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
+_OPTIONS = Response(
     204,
-    ALLOW + b"access-control-allow-methods: GET, HEAD, OPTIONS\r\n"
+    _ALLOW + b"access-control-allow-methods: GET, HEAD, OPTIONS\r\n"
     b"access-control-allow-headers: Authorization, If-None-Match, X-Request-Id\r\n"
     b"access-control-max-age: 86400\r\n",
 )
-"""What every known path answers to OPTIONS: no key is sent with the preflight of a browser."""
+"""No key is sent with the preflight of a browser."""
+
+
+def answer_other_method(request: Request) -> Response:
+    """Returns what every known path answers to OPTIONS. Raises MethodNotAllowed for all methods but GET and HEAD."""
+    if request.method == "OPTIONS":
+        return _OPTIONS
+    raise MethodNotAllowed(headers=_ALLOW)
 
 
 def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:

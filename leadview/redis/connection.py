@@ -12,8 +12,8 @@ A caller that has waited too long fails alone while anything arrives, because th
 Only if nothing arrives, or if one reply takes much too long, the connection counts as dead.
 
 A *checked* command is answered together with the replies of a check, one command that Redis executes before it and one
-that it executes after it: each surrounds all checked commands of a write. So every caller learns what the server was
-when it executed the command, in the same round trip. The replies to a *pipeline* reach its caller together.
+that it executes after it: the two stand around all checked commands of a write. So every caller learns what the server
+was when it executed the command, in the same round trip. The replies to a *pipeline* reach its caller together.
 """
 
 import asyncio

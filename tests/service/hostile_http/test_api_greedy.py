@@ -52,8 +52,17 @@ def test_clients_that_hold_connections_keep_nobody_out(patient: Target, sent: by
         holder.sendall(sent)
         if sent == HEALTH:
             assert holder.recv(65536).startswith(b"HTTP/1.1 200")
+    kept = [sent.removeprefix(HEALTH)] * len(holders)
+    wait_until(lambda: [each._head for each in Watched.opened] == kept, "everything was received")
     busy = stack.enter_context(patient.connect())
-    assert answer(busy).startswith(b"HTTP/1.1 200")
+
+    def has_waited_least() -> bool:
+        """The event loop measures time in milliseconds, so one that is served in the same one has waited as long."""
+        assert answer(busy).startswith(b"HTTP/1.1 200")
+        *others, last = [each.waiting_since or 0.0 for each in Watched.opened]
+        return last > max(others)
+
+    wait_until(has_waited_least, "the busy client has waited least")
     late = stack.enter_context(patient.connect())
     assert answer(late).startswith(b"HTTP/1.1 200")
     wait_until(lambda: select.select(holders, [], [], 0)[0], "one that has waited longest is closed")

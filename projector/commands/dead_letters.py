@@ -31,6 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         verb.add_argument(
             "dead_letters",
             nargs="*",
+            type=_offset_range,
             metavar="topic:partition:offset",
             help="coordinates of a dead letter, or a range of them: topic:partition:first-last",
         )

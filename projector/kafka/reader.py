@@ -153,8 +153,6 @@ class Fetcher:
             if records:
                 found[partition] = records
                 most -= len(records)
-            if most <= 0 or self._unpacker.is_full:
-                break
         return found
 
     def _ask(self) -> None:

@@ -13,7 +13,6 @@ Kafka for that.
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -98,45 +97,37 @@ class Filter(msgspec.Struct, frozen=True):
         )
 
 
-async def choose(store: Store, words: Sequence[str], filtered: Filter) -> list[DeadLetter]:
-    """Read the dead letters named `<topic>:<partition>:<offset>` or `…:<first>-<last>`, or those that match the filter
-    if none is named.
+async def choose(store: Store, named: Sequence[OffsetRange], filtered: Filter) -> list[DeadLetter]:
+    """Read the dead letters in these ranges, or those that match the filter if there are no ranges.
 
-    Raises Refused if one that is named does not exist, or Unavailable.
+    Raises Unavailable, or Refused if a range contains no dead letter.
     """
     dead_letters = await all_dead_letters(store)
-    if not words:
+    if not named:
         return [letter for letter in dead_letters if filtered.matches(letter)]
-    named = {word: _named(word) for word in words}
-    if unknown := [word for word, offsets in named.items() if not any(_is_in(each, offsets) for each in dead_letters)]:
+    offsets = {each: by_partition([each]) for each in named}
+    if unknown := [str(each) for each in named if not any(_is_in(letter, offsets[each]) for letter in dead_letters)]:
         raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
-    return [letter for letter in dead_letters if any(_is_in(letter, offsets) for offsets in named.values())]
+    chosen = by_partition(named)
+    return [letter for letter in dead_letters if _is_in(letter, chosen)]
 
 
 def _place(letter: DeadLetter) -> OffsetRange:
     return OffsetRange(Partition(letter.topic, letter.partition), (letter.offset, letter.offset))
 
 
-def _named(word: str) -> dict[Partition, Ranges]:
-    """Returns the offsets that a word names; nothing if it names none."""
-    with suppress(ValueError):
-        return by_partition([OffsetRange.parse(word)])
-    return {}
-
-
 def _is_in(letter: DeadLetter, offsets: Mapping[Partition, Ranges]) -> bool:
     return letter.offset in offsets.get(Partition(letter.topic, letter.partition), Ranges())
 
 
-async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str], filtered: Filter) -> int:
-    """Delete the dead letters named like this, or matching, as in `choose`. Returns how many were still stored.
+async def drop(store: Store, settings: ProjectorSettings, named: Sequence[OffsetRange], filtered: Filter) -> int:
+    """Delete the dead letters in these ranges, or matching, as in `choose`. Returns how many were still stored.
 
     Those of accepted records are not stored again, either after Redis was emptied. Raises Refused or Unavailable.
     """
-    dead_letters = await choose(store, words, filtered)
+    dead_letters = await choose(store, named, filtered)
     accepted = {(letter.topic, letter.partition) for letter in dead_letters if letter.accepted}
-    named = [OffsetRange.parse(word) for word in words] if words else [_place(letter) for letter in dead_letters]
-    offsets = by_partition(named)
+    offsets = by_partition(named or [_place(letter) for letter in dead_letters])
     book = AcceptedRecords(settings, store)
     await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
     return await delete(store, dead_letters)

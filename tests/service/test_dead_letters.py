@@ -89,7 +89,8 @@ async def test_which_dead_letters_are_meant(projection: Projection) -> None:
     await dead_letters.park(projection.store, letters)
 
     async def chosen(*words: str, **filtered: str) -> list[DeadLetter]:
-        return await dead_letters.choose(projection.store, words, dead_letters.Filter(**filtered))
+        named = [OffsetRange.parse(word) for word in words]
+        return await dead_letters.choose(projection.store, named, dead_letters.Filter(**filtered))
 
     where = f"{LETTER.topic}:{LETTER.partition}"
     for words, filtered, expected in (
@@ -102,7 +103,7 @@ async def test_which_dead_letters_are_meant(projection: Projection) -> None:
         ([], {"reason": "nobody says this"}, []),
     ):
         assert await chosen(*words, **filtered) == expected, (words, filtered)
-    for unknown in (f"{where}:4", f"{LETTER.topic}:7:0", "nonsense"):
+    for unknown in (f"{where}:4", f"{LETTER.topic}:7:0"):
         with pytest.raises(Refused, match=f"There is no dead letter {unknown}"):
             await chosen(f"{where}:0", unknown)
     with pytest.raises(Refused, match="No dead letter matches"):

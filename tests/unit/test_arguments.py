@@ -104,6 +104,7 @@ def test_every_command_has_help_and_a_version() -> None:
         pytest.param([*ACCEPT, "crm.leads:0:9-7", "--note", "x"], "crm.leads:0:120-420", id="a range backwards"),
         pytest.param([*ACCEPT, "crm.leads:7", "--note", "x"], "write <topic>:<partition>:", id="no offset"),
         pytest.param([*ACCEPT, "crm.leads:0:1,2", "--note", "x"], "write <topic>:<partition>:", id="two at once"),
+        pytest.param(["dead-letters", "show", "nonsense"], "write <topic>:<partition>:", id="no coordinates"),
         pytest.param([*DOCTOR, "--key", "lv_live_x"], "write --key -, which", id="a key"),
         pytest.param(["doctor", "--url", "https://lv_live_x@a.example"], "clients are given", id="a key in the URL"),
         pytest.param(["doctor", "--url", "ftp://api.example"], "such as https://", id="another scheme"),

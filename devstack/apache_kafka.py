@@ -230,8 +230,8 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": max(1, replicas - 1),
             "share.coordinator.state.topic.replication.factor": replicas,
-            # Detect soon that a node was killed or paused.
-            "broker.session.timeout.ms": 3_000,
+            # Detect soon that a node was killed or paused. None with a rack is, so its partitions stay where they are.
+            "broker.session.timeout.ms": 60_000 if node.rack else 3_000,
             "broker.heartbeat.interval.ms": 500,
             "controller.quorum.election.timeout.ms": 500,
             "controller.quorum.fetch.timeout.ms": 1_000,

@@ -255,6 +255,7 @@ AREAS = (
         (
             "unit/control_record",
             "unit/rebuild",
+            "service/control_record",
             "service/preconditions",
             "service/rebuild",
             "service/rebuilt",

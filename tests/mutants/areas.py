@@ -259,6 +259,7 @@ AREAS = (
             "service/preconditions",
             "service/rebuild",
             "service/rebuilt",
+            "service/verify",
         ),
     ),
     Area(

@@ -280,7 +280,7 @@ AREAS = (
         "accepted",
         8,
         ("projector/kafka/accepted.py",),
-        ("unit/dead_letters", "unit/batch", "service/dead_letters"),
+        ("unit/dead_letters", "unit/batch", "service/dead_letters", "service/kafka_acls"),
     ),
     Area(
         "verify, health",

@@ -179,7 +179,10 @@ def _shared_kafka(directory: Path, storage: Path) -> Iterator[tuple[str, str]]:
                     topics.wait_for_groups(kafka.bootstrap_servers)
                     started.callback(address.unlink)
                     started.callback(fcntl.flock, users, fcntl.LOCK_EX)
-                    address.write_text(f"{kafka.bootstrap_servers} {kafka.sasl_servers}")
+                    # Renamed, so that nobody reads a part of it.
+                    written = directory / "written"
+                    written.write_text(f"{kafka.bootstrap_servers} {kafka.sasl_servers}")
+                    written.rename(address)
         open_to_all, of_users = address.read_text().split()
         yield open_to_all, of_users
 

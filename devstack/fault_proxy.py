@@ -81,12 +81,14 @@ class FaultyProxy:
         if self.faults.refusing:
             _reset(writer)
             return
+        self._writers.add(writer)  # it may be reset from now on, also before there is a connection to the server
         try:
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
         except OSError:
+            self._writers.discard(writer)
             _reset(writer)
             return
-        self._writers |= {writer, up_writer}
+        self._writers.add(up_writer)
         self._upward.add(up_writer)
         requests = asyncio.create_task(self._pass_requests(reader, up_writer))
         try:

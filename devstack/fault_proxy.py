@@ -113,7 +113,7 @@ class FaultyProxy:
         with suppress(OSError, RuntimeError):  # the latter if it was half closed
             while piece := await reader.read(_AT_ONCE):
                 await self._while_stalled()
-                await self._while_held(tail + piece)
+                await self._while_held(tail + piece, len(tail))
                 tail = (tail + piece)[-_LONGEST_HELD:]
                 await self._pass(writer, piece)
         writer.transport.abort()  # the client is gone, so the server's side ends as well
@@ -148,22 +148,23 @@ class FaultyProxy:
         while self.faults.stalled:  # noqa: ASYNC110 - set from other threads
             await asyncio.sleep(0.005)
 
-    async def _while_held(self, requests: bytes) -> None:
-        if not self._holds(requests):
+    async def _while_held(self, requests: bytes, passed: int) -> None:
+        if not self._holds(requests, passed):
             return
         self.holding += 1
         try:
-            while self._holds(requests):  # noqa: ASYNC110 - set from other threads
+            while self._holds(requests, passed):  # noqa: ASYNC110 - set from other threads
                 await asyncio.sleep(0.005)
         finally:
             self.holding -= 1
 
-    def _holds(self, requests: bytes) -> bool:
+    def _holds(self, requests: bytes, passed: int) -> bool:
+        """So many bytes at their beginning have been passed on already."""
         held = self.faults.held
-        return (
-            held is not None
-            and re.search(held if isinstance(held, re.Pattern) else re.escape(held), requests) is not None
-        )
+        if held is None:
+            return False
+        pattern = held if isinstance(held, re.Pattern) else re.escape(held)
+        return any(found.end() > passed for found in re.finditer(pattern, requests))
 
     async def _reset_all(self) -> None:
         for writer in self._writers:

@@ -6,7 +6,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from devstack.waiting import wait_until
 
-_TIMEOUT_SECONDS = 60.0
+_TIMEOUT_SECONDS, _SOON_SECONDS = 60.0, 5.0
 
 
 def admin(bootstrap_servers: str) -> AdminClient:
@@ -54,8 +54,8 @@ def wait_for_groups(bootstrap_servers: str) -> None:
 
 
 def broker_ids(bootstrap_servers: str) -> set[int]:
-    """Returns the ids of the brokers that serve; empty if none can be reached within a short time."""
+    """Returns the ids of the brokers that serve; empty if none can be reached within seconds."""
     try:
-        return set(admin(bootstrap_servers).list_topics(timeout=0.5).brokers)
+        return set(admin(bootstrap_servers).list_topics(timeout=_SOON_SECONDS).brokers)
     except KafkaException:
         return set()

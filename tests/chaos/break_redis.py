@@ -89,7 +89,7 @@ def redis_demoted(world: World, _: Random) -> Iterator[None]:
 
 @contextmanager
 def sentinel_failover(world: World, _: Random) -> Iterator[None]:
-    """The Sentinel finds out that the primary was killed, and promotes a replica that is behind; then a new one joins.
+    """The primary is killed, and the Sentinel promotes a replica that is behind; then a new one joins.
 
     What the primary acknowledged meanwhile is lost.
     """

@@ -3,7 +3,6 @@
 Everything that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from functools import partial as bind
 from typing import Any, Literal
@@ -23,7 +22,6 @@ from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_DELETED_FILES_SECONDS = 0.5
 
 
 class Topics:
@@ -57,7 +55,6 @@ class Topics:
         self._producer = self._new_producer()  # the former one knows the former topic
         self.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
         wait_until(lambda: topic not in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics, f"{topic} is gone")
-        time.sleep(_DELETED_FILES_SECONDS)  # its files are deleted later, and a topic of this name has to wait for that
         self.kafka.create_topic(topic, partitions)
         self.end_offsets = {at: end for at, end in self.end_offsets.items() if at[0] != topic}
         self.reference.forget(kind)

@@ -65,8 +65,10 @@ def _run(module: str, configuration: Path, scratch: Path, workers: int) -> Outco
     begun = time.monotonic()
     done = subprocess.run(
         [
-            java, *_JVM_OPTIONS, "-cp", f"{jars}/*", "tlc2.TLC", "-workers", str(workers), "-nowarning",
-            "-metadir", str(scratch / "states"), "-config", str(configuration), f"{module}.tla",
+            # Otherwise all runs of a machine have one copy of the standard modules, and each deletes it at its end.
+            java, *_JVM_OPTIONS, f"-Djava.io.tmpdir={scratch}", "-cp", f"{jars}/*", "tlc2.TLC",
+            "-workers", str(workers), "-nowarning", "-metadir", str(scratch / "states"), "-config", str(configuration),
+            f"{module}.tla",
         ],
         cwd=MODELS, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -4,6 +4,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from itertools import product
 from math import inf
@@ -16,7 +17,7 @@ from msgspec import Struct, field
 from devstack.threads import Repeating
 from schemas import names, resources
 from tests.chaos import nemesis
-from tests.chaos.checker import Verdict
+from tests.chaos.checker import REFUSED, Verdict
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, Writer, key_text
 from tests.chaos.history import now
 from tests.chaos.nemesis import Fault, Operator
@@ -25,6 +26,7 @@ from tests.chaos.world import World
 from tests.harness import stored
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import numbers
+from tests.harness.waiting import wait_for
 
 _CHANGES, _READERS, _QUESTIONS = 150, 3, 40
 """Changes a second, readers, and questions a second of each of these."""
@@ -197,7 +199,8 @@ def _wrong_access(world: World, access: Mapping[str, str | None]) -> Iterator[st
         key = (resources.API_KEY, organization, key_id)
         status = world.history.published.of(key)[-1].value
         expected = {None: 401, "off": 403}.get(access[organization], 200) if status == "active" else 401
-        # The first lead of an organization is never deleted.
-        answer = ApiServer(port).get(LEADS + Core(0).leads[0], key=key_text(key))
+        # The first lead of an organization is never deleted. That a key was refused is remembered for half a second.
+        ask = partial(ApiServer(port).get, LEADS + Core(0).leads[0], key=key_text(key))
+        answer = wait_for(ask, lambda answer: expected == REFUSED or answer.status != REFUSED, "it is known")  # noqa: B023
         if answer.status != expected:
             yield f"{key}: {answer.status}, and not {expected}"

@@ -80,13 +80,17 @@ async def complete(store: Store) -> ControlRecord:
     """Begin a record if there is none, whose first generation has the identity that tests give it, and note that every
     shard holds everything that is written.
     """
-    fields = shared_fields(Stamp.first(), state_of()) | new_copy_fields(state_of())
-    async with store.beginning:
-        if await copies.read(store) is None:
-            await store.run([create_copy(copy=names.CONTROL, fields=fields)])
+    await _begin(store)
     record = await copies.current(store)
     assert await copies.mark_filled(store, record, record.copies, record.state.written, {})
     return await copies.current(store)
+
+
+async def _begin(store: Store) -> bool:
+    """Returns whether there was no record, also if a projector begins one at the same time."""
+    fields = shared_fields(Stamp.first(), state_of()) | new_copy_fields(state_of())
+    async with store.beginning:
+        return (await store.run([create_copy(copy=names.CONTROL, fields=fields)])) == [1]
 
 
 async def with_next(store: Store) -> tuple[ControlRecord, GenerationId]:
@@ -103,7 +107,7 @@ def complete_all(settings: RedisSettings) -> None:
         store = Store(settings)
         try:
             with suppress(Unavailable):
-                if await copies.read(store) is None:
+                if await _begin(store):
                     await complete(store)
         finally:
             await store.close()

@@ -137,7 +137,8 @@ class RedisCluster:
             return bool(_slots(replica)) and not _slots(primary)
 
         def took_over() -> bool:
-            _wait_for(replica, "CLUSTER FAILOVER")
+            with suppress(ResponseError, *NOT_READY):  # it may have taken over after all
+                _ask(replica, "CLUSTER FAILOVER")
             with suppress(TimeoutError):
                 wait_until(serves, "the replica serves the slots", _MANUAL_FAILOVER_SECONDS)
             return serves()

@@ -159,7 +159,7 @@ class FaultyProxy:
             self.holding -= 1
 
     def _holds(self, requests: bytes, passed: int) -> bool:
-        """So many bytes at their beginning have been passed on already."""
+        """Returns whether what is held back is in the requests, not only in the bytes that were passed on already."""
         held = self.faults.held
         if held is None:
             return False

@@ -40,7 +40,7 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.access:
         verified = await audit.access(operator.store, operator.settings)
     elif arguments.next:
-        verified = await generations.verify_next(operator.store, criteria)
+        _, verified = await generations.verify_next(operator.store, criteria)
     elif not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
     else:

@@ -90,7 +90,7 @@ class Actions:
             raise Refused(f"Generation {generation} is not the next one.")
         match verb:
             case "compare":
-                report = await generations.verify_next(self._store, Criteria())
+                _, report = await generations.verify_next(self._store, Criteria())
                 differ = f"{report.differences:,} differ" if report.differences else "none differs"
                 return (
                     "done",

@@ -208,20 +208,16 @@ async def verify_and_promote(store: Store, criteria: Criteria, *, force: bool = 
 
     Raises Refused or Unavailable.
     """
-    generation, report = await _verify_next(store, criteria)
+    generation, report = await verify_next(store, criteria)
     passes = force or report.passes(criteria.threshold)
     return Promoted(report, await promote(store, generation) if passes else None)
 
 
-async def verify_next(store: Store, criteria: Criteria) -> Report:
+async def verify_next(store: Store, criteria: Criteria) -> tuple[GenerationId, Report]:
     """Compare the next generation with the live one, and record the time if it passes.
 
     Raises Refused or Unavailable.
     """
-    return (await _verify_next(store, criteria))[1]
-
-
-async def _verify_next(store: Store, criteria: Criteria) -> tuple[GenerationId, Report]:
     record = await copies.require(store)
     generation = complete_next(record)
     report = await compare.compare(

@@ -259,7 +259,6 @@ AREAS = (
             "service/preconditions",
             "service/rebuild",
             "service/rebuilt",
-            "service/verify",
         ),
     ),
     Area(

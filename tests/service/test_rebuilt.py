@@ -40,7 +40,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
             lambda: metric(port, "leadview_projector_rebuild_due") == 1,
             "metrics say that a rebuild is due",
         )
-        assert "a rebuild is due" in new.log.read_text()
+        wait_until(lambda: "a rebuild is due" in new.log.read_text(), "its log says so as well")
         due = f"rebuild due: this program has mapping version {projectors.NEXT_VERSION}"
         assert due in leadview.run("status", command=NEXT)
 

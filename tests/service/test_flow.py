@@ -17,6 +17,7 @@ from tests.harness import crm, histories, stored
 from tests.harness.generations import any_tag, generation
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
+from tests.harness.programs import asleep
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, eventually
 
@@ -96,7 +97,7 @@ async def test_kill_9_in_the_middle(leadview: Leadview, durable_redis: RedisServ
 async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadview, durable_redis: RedisServer) -> None:
     leadview.topics.create()
     port = free_port()
-    leadview.start("run", metrics_port=port, batch_records=300)
+    projector = leadview.start("run", metrics_port=port, batch_records=300)
     changes = traffic(leads=150, contacts=40)
     leadview.publish_all(islice(changes, 1500))
     durable_redis.restart()  # in the middle
@@ -118,10 +119,11 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     leadview.publish_all(islice(changes, 300))
     await leadview.settled()
     behind = leadview.positions()
-    durable_redis.kill()
-    _without_log(durable_redis)
-    durable_redis.restart()
-    assert leadview.positions() != behind
+    with asleep(projector):  # it would read again at once what Redis has lost
+        durable_redis.kill()
+        _without_log(durable_redis)
+        durable_redis.restart()
+        assert leadview.positions() != behind
     await leadview.settled(after_crash=True)
     healthy = (200, {"status": "ok", "problems": []})
     await eventually(lambda: ask(port, "/healthz") == healthy, "both lines are well again")

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -23,7 +24,7 @@ from tests.harness.crm import Message
 from tests.harness.projectors import HURRIED
 from tests.harness.services import Kafka, client_of
 from tests.harness.topics import Topics
-from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_for, wait_until
 
 _REDIS_ABSENT = (redis.ConnectionError, redis.TimeoutError, ClusterError, RedisClusterException)
 _COMMAND_SECONDS = 4 * PATIENCE_SECONDS
@@ -107,6 +108,13 @@ class Leadview:
             check=False,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
+
+    def ask(self, *words: str, **settings: Any) -> Finished:
+        """Run `status` or `wait` until it has read Redis and Kafka: each has little more than a second for its first
+        answer, and a busy machine may need longer.
+        """
+        asked = partial(self.run, *words, **settings)
+        return wait_for(asked, lambda done: "cannot be read" not in done, f"{words[0]} has read Redis and Kafka")
 
     def start_api(self, port: int, **settings: object) -> Child:
         """Start `python -m api`. It may not be ready yet."""

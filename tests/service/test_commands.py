@@ -84,8 +84,8 @@ def test_asking_for_a_topic_creates_none(
 ) -> None:
     """Though this broker creates the topics that clients ask for."""
     with Leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview:
-        for command in ("status", "doctor"):
-            assert "missing" in leadview.run(command).stdout
+        for done in (leadview.ask("status"), leadview.run("doctor")):
+            assert "missing" in done.stdout
         created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
         assert not [topic for topic in created if topic.startswith(topic_prefix)]
     newer = TopicsRequest(["leads"]).build(_MetadataRequest_v10)  # which this broker does not know

@@ -66,7 +66,7 @@ async def test_whole_flow(leadview: Leadview) -> None:
     access = {at: end for at, end in end_offsets.items() if at not in documents}
     await eventually(lambda: leadview.topics.committed(f"{leadview.group}.access") == access, "so are those of access")
 
-    status = orjson.loads(leadview.run("status", "--json").stdout)
+    status = leadview.ask("status", "--json").json
     assert (status["generation"], status["lag"], status["dead_letters"]) == (1, 0, 0)
     assert {(at["topic"], at["partition"]): at["head"] for at in status["partitions"]}.items() >= end_offsets.items()
 

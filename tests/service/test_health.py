@@ -153,7 +153,7 @@ def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> Non
     leadview.redis.replicaof("127.0.0.1", 1)
     try:
         done = leadview.wait_for_verdict("Redis refuses writes")
-        found = leadview.run("status", "--json").json
+        found = leadview.ask("status", "--json").json
     finally:
         leadview.redis.replicaof("NO", "ONE")
     assert ("READONLY" in done, found["generation"], found["dead_letters"]) == (True, 1, 0), done.output

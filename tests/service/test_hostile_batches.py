@@ -213,7 +213,7 @@ def test_the_first_records_of_many_partitions(leadview: Leadview) -> None:
     leadview.topics.add_partitions(resources.LEAD, _PARTITIONS)
     for number in range(_PARTITIONS):
         publish(leadview, (leadview.topics.name(resources.LEAD), number), data)
-    done = leadview.run("status", command=MEASURED)
+    done = leadview.ask("status", command=MEASURED)
     assert f"{_PARTITIONS * 300_000:,}" in done, done.output
     assert peak_of(done) < MAX_MEMORY
 

@@ -31,7 +31,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
     writer = writer_to(leadview, 100, leads=400, contacts=150)
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
     old = leadview.serve(crm.lead(id=crm.uuid(0xFFFF)))
-    assert '"rebuild_due": false' in leadview.run("status", "--json")
+    assert '"rebuild_due": false' in leadview.ask("status", "--json")
     api_of_two = leadview.api(workers=2, api_redis_timeout=PATIENCE_SECONDS)
     with api_of_two as api, writer, readers_of(writer, api.port, readers=2):
         port = free_port()
@@ -42,7 +42,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         )
         wait_until(lambda: "a rebuild is due" in new.log.read_text(), "its log says so as well")
         due = f"rebuild due: this program has mapping version {projectors.NEXT_VERSION}"
-        assert due in leadview.run("status", command=NEXT)
+        assert due in leadview.ask("status", command=NEXT)
 
         refused = ("leads.referrer_length", "Not promoted: ", "documents differ, and --threshold is 0")
         leadview.run("rebuild", "--promote", "--max-latency", "0", command=NEXT).ends(1, *refused)
@@ -60,7 +60,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         allowed = ("--allow", "leads.referrer_length")
         leadview.run("promote", *allowed, command=NEXT).ends(0, "0 differ: 0 missing, 0 extra, 0 changed")
         wait_until(lambda: metric(port, "leadview_projector_rebuild_due") == 0, "no rebuild is due any more")
-        done = leadview.run("status", command=NEXT)
+        done = leadview.ask("status", command=NEXT)
         assert ("rebuild due" in done, "former" in done) == (False, True), done.output
 
         def is_new() -> bool:

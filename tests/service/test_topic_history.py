@@ -54,11 +54,11 @@ def publish_again(leadview: Leadview) -> None:
 
 
 def problems(leadview: Leadview) -> str:
-    return " ".join(leadview.run("status", "--json").json["problems"])
+    return " ".join(leadview.ask("status", "--json").json["problems"])
 
 
 def is_well(leadview: Leadview) -> bool:
-    return leadview.run("status").status == 0
+    return leadview.ask("status").status == 0
 
 
 @pytest.mark.apache

@@ -138,7 +138,7 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
             status, report = verify(leadview, *words)
             assert (status, report["differences"], report["examples"]) == (0, 0, []), "no false alarm"
             assert 300 < report["checked"]["leads"] <= 408
-        assert leadview.run("status", "--json").stdout.count('"verified_at": "20') == 1
+        assert leadview.ask("status", "--json").stdout.count('"verified_at": "20') == 1
 
         plant(leadview, 2, PLANTED)
         status, report = verify(leadview, "--next")

@@ -11,7 +11,7 @@ from tests.harness import control, crm
 from tests.harness.commands import Finished
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
 
 LEAD = (crm.ORGANIZATION, crm.LEAD)
 
@@ -80,8 +80,11 @@ async def test_a_live_generation_that_is_not_complete_is_not_served(projection: 
 
 @pytest.mark.apache
 def test_the_command(leadview: Leadview) -> None:
-    def wait(version: int, **settings: str) -> Finished:
-        return leadview.run("wait", "lead", *LEAD, "--version", str(version), "--timeout", "0", **settings)
+    def words(version: int) -> tuple[str, ...]:
+        return ("wait", "lead", *LEAD, "--version", str(version), "--timeout", "0")
+
+    def wait(version: int) -> Finished:
+        return leadview.ask(*words(version))
 
     topic = leadview.topics.name(resources.LEAD)
     wait(1).ends(1, "Redis is empty", "no projector is running")
@@ -95,8 +98,8 @@ def test_the_command(leadview: Leadview) -> None:
     assert f"lead {crm.LEAD}: version 2 is visible after" in first.log.read_text()
     leadview.wait_until_current()
     lead = f"generation 1 (live): version 2 at {topic}:"
-    wait_until(lambda: "brought this version" in wait(9), "the projector is alive")
-    wait(9).ends(1, lead, "lag 0", f"message key {':'.join(LEAD)} brought this version")
+    brought = f"message key {':'.join(LEAD)} brought this version"
+    wait_for(lambda: wait(9), lambda done: brought in done, "the projector is alive").ends(1, lead, "lag 0")
 
     [bad] = leadview.publish(crm.lead(3, stage="WRONG"))
     leadview.wait_until_current()
@@ -108,9 +111,10 @@ def test_the_command(leadview: Leadview) -> None:
     wait(4).ends(1, lead, f"{at}, {end}", "no projector is running: nothing is applied")
     age = "status knows for how long the oldest record waits, by the time that the producer gave it"
     wait_until(lambda: (leadview.run("status", "--json").json["freshness"] or 0) > 60, age)
-    wait(4, kafka_bootstrap_servers="127.0.0.1:1").ends(1, lead, "Kafka cannot be read: ")
-    wait(2, kafka_bootstrap_servers="127.0.0.1:1").ends(0)
-    wait(4, redis_url="redis://127.0.0.1:1/0").ends(1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL")
+    leadview.run(*words(4), kafka_bootstrap_servers="127.0.0.1:1").ends(1, lead, "Kafka cannot be read: ")
+    leadview.run(*words(2), kafka_bootstrap_servers="127.0.0.1:1").ends(0)
+    away = {"redis_url": "redis://127.0.0.1:1/0"}
+    leadview.run(*words(4), **away).ends(1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL")
 
     leadview.start("run")
     leadview.publish(crm.deleted(resources.LEAD, 5))

@@ -31,8 +31,8 @@ class TimedPacer:
         return await self._pacer.pace(records)
 
 
-def report(microseconds: int = REPORT, ago: int = 0) -> str:
-    """What a worker of the API stores, by default now; `ago` is in milliseconds."""
+def report(microseconds: int = REPORT, ago: int = -3_600_000) -> str:
+    """What a worker of the API stores. `ago` is in milliseconds; by default the report is new during the whole test."""
     return f"{microseconds} {now_ms() - ago}"
 
 
@@ -55,7 +55,7 @@ async def test_a_line_yields_while_it_is_behind_and_the_api_answers(pacer: Timed
 async def test_after_a_minute_it_writes_at_full_speed_until_it_has_caught_up(
     pacer: TimedPacer, records: Records
 ) -> None:
-    records.client.hset(names.LATENCY, "worker", report(ago=-3_600_000))
+    records.client.hset(names.LATENCY, "worker", report())
     paces = [await pacer.at(now, BATCH) for now in (10, 40, 70, 71, 1000)]
     assert paces == [YIELDING, YIELDING, YIELDING, FULL, FULL]
     assert await pacer.at(1001, 1) == FULL
@@ -66,7 +66,7 @@ async def test_the_masters_of_a_cluster_share_each_slice(alone: Projection, shar
     """None of them is busy for long: a live line does not yield, and a replay has larger batches."""
     for projection, live, replay in ((alone, YIELDING, YIELDING), (sharded, FULL, YIELDING_ON_CLUSTER)):
         store, settings = projection.store, projection.settings
-        await store.ask_one(b"HSET", names.LATENCY, b"worker", report(ago=-3_600_000).encode())
+        await store.ask_one(b"HSET", names.LATENCY, b"worker", report().encode())
         assert await TimedPacer(store, settings).at(0, settings.batch_records) == live
         assert await Pacer.of_replay(store, 0.01).pace(1) == replay
         assert await Pacer.of_replay(store, 0).pace(1) == FULL

@@ -47,11 +47,11 @@ class Keeper:
 
     async def _turn(self) -> None:
         record = await self._writing.sessions.look()
+        await self._acts.report()  # first: what is done from now on is logged, however long the rest takes
         await self._note_filled(record)
         await self._finish_drops(record)
         await writers.forget_silent(self._store)
         await self._warn(record)
-        await self._acts.report()
 
     async def _note_filled(self, record: ControlRecord) -> None:
         """Note which shards hold everything. Until then the API serves nothing from them, because it would return 404

@@ -141,7 +141,7 @@ def test_a_request_is_found_again(leadview: Leadview, tmp_path: Path) -> None:
         crm.api_key(1, id=crm.uuid(0xF3), hash=key_hash(OTHER)),
         crm.lead(1),
     )
-    with leadview.api(api_redis_timeout=20) as api:
+    with leadview.api() as api:
         for path, key, request_id, status in (
             (LEADS + crm.LEAD, KEY, "good", 200),
             (LEADS + crm.OTHER_LEAD, KEY, "missing", 404),

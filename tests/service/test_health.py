@@ -86,7 +86,7 @@ def test_the_metrics_of_both_ports(leadview: Leadview, tmp_path: Path) -> None:
     bad = crm.lead(1, id=crm.OTHER_LEAD, stage="WRONG")
     projector = leadview.serve(crm.organization(1), crm.api_key(1), crm.lead(), bad, metrics_port=port)
     wait_until(lambda: metric(port, AGE) == 0, "a sample was taken")
-    settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
+    settings: dict[str, Any] = leadview._all({"metrics_port": api_port, "api_redis_timeout": PATIENCE_SECONDS})
 
     def age() -> float:
         return metric(api_port, "leadview_api_served_age_seconds") or 0

@@ -19,7 +19,7 @@ from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
 from tests.harness.projection import Projection
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 NEXT = projectors.NEXT_MAPPING
 
@@ -32,7 +32,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
     # The new program never writes this lead in generation 1: it differs, however long the rebuild takes.
     old = leadview.serve(crm.lead(id=crm.uuid(0xFFFF)))
     assert '"rebuild_due": false' in leadview.ask("status", "--json")
-    api_of_two = leadview.api(workers=2, api_redis_timeout=PATIENCE_SECONDS)
+    api_of_two = leadview.api(workers=2)
     with api_of_two as api, writer, readers_of(writer, api.port, readers=2):
         port = free_port()
         new = leadview.start("run", command=NEXT, metrics_port=port)

@@ -25,7 +25,7 @@ from tests.harness import crm, metrics_port
 from tests.harness.generations import numbers
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -162,7 +162,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
     """What is missing or spoiled is written again from the topics, with no gap for readers; nothing else is written."""
     writer = writer_to(leadview, leads=200, contacts=80)
     leadview.serve(*victims())
-    with leadview.api(api_redis_timeout=PATIENCE_SECONDS) as api, readers_of(writer, api.port):
+    with leadview.api() as api, readers_of(writer, api.port):
         spoiled = Planter(leadview, 1)
 
         rebuild = partial(leadview.run, "rebuild", "--organization", OTHER)

@@ -80,7 +80,8 @@ async def test_kill_9_in_the_middle(leadview: Leadview, durable_redis: RedisServ
     with faulty_proxy(durable_redis.port) as proxy:
         proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), crm.uuid(0xF00))))
         first = leadview.start("run", batch_records=200, redis_url=proxy.url)
-        await eventually(lambda: sum(leadview.positions().values()) > 500, "some batches are covered")
+        # Of its partition, which may be read first, at most 200 of 631 records are in one batch with it.
+        await eventually(lambda: sum(leadview.positions().values()) > 400, "some batches are covered")
         first.kill()
     assert not leadview.caught_up()
 

@@ -15,7 +15,8 @@ import pytest
 from devstack.fault_proxy import Faults, FaultyProxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
-from projector.ledger import copies
+from projector.ledger import copies, history
+from projector.ledger.history import Act
 from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
 from projector.line.line import without_deleted
@@ -220,6 +221,19 @@ async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
     await projection.store.add_jobs([ERASE])
     await jobs.run_all(projection.writing, projection.settings)
     assert (projection.client.exists(LEAD), projection.jobs()) == (0, set())
+
+
+async def test_an_act_that_comes_while_the_first_turn_lasts_is_logged(
+    alone: Projection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    control.write(alone.client)
+    turn = Keeper(alone.settings, alone.writing)._turn
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Keeper, "_warn", lambda *_: history.note(alone.store, Act("drop", [], "me")))
+        await turn()
+    with caplog.at_level("INFO"):
+        await turn()
+    assert caplog.text.count("an operator has acted") == 1
 
 
 class Kept:

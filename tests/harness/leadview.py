@@ -122,8 +122,9 @@ class Leadview:
 
     @contextmanager
     def api(self, workers: int = 1, **settings: object) -> Iterator[ApiServer]:
-        """Run the API on a free port until the block ends. The block begins when it is ready. As with
-        `patient`, a slow reply of Redis is no outage."""
+        """Run the API on a free port until the block ends. The block begins when it is ready. As with `patient`, a slow
+        reply of Redis is no outage.
+        """
         settings = self._all({"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, **settings})
         with running_api_process(self._directory / "api.log", **settings) as (_, api):
             yield api

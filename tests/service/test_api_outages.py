@@ -14,7 +14,7 @@ from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.waiting import wait_until
@@ -33,7 +33,7 @@ def records(client: redis.Redis) -> Records:
 
 @pytest.fixture
 def api(own_redis: RedisServer) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=own_redis.url)) as api:
+    with running_api(patient(own_redis.url)) as api:
         yield api
 
 
@@ -69,7 +69,7 @@ def test_a_replica_in_place_of_its_master(api: ApiServer, client: redis.Redis, r
 def test_a_user_that_may_not_ask_for_the_role(own_redis: RedisServer, client: redis.Redis, records: Records) -> None:
     """Users of one's own may have been made before a plain URL led to that question, and proxies may not know it."""
     client.acl_setuser("default", enabled=True, commands=["-role"])
-    with running_api(ApiSettings(redis_url=own_redis.url)) as api:
+    with running_api(patient(own_redis.url)) as api:
         wait_until_served(api, records.caller())
 
 
@@ -151,7 +151,7 @@ def test_an_api_that_starts_before_anything_is_projected(
     own_redis: RedisServer, client: redis.Redis, records: Records
 ) -> None:
     """A rebooted machine without persistence must not tell every tool that its key is wrong."""
-    with running_api(ApiSettings(redis_url=own_redis.url), ready=False) as api:
+    with running_api(patient(own_redis.url), ready=False) as api:
         assert_unavailable(ask(api, Caller()))
         caller = records.caller()
         control.write(client, filled=())

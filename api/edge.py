@@ -50,7 +50,6 @@ RECEIVE_BUFFER = 32 * 1024
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """Of each worker: 64 of the largest documents, or some tens of thousands of usual ones."""
 MAX_HEAD_BYTES = 16 * 1024
-LINGER_SECONDS = 1.0
 _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
 _USED_HEADERS = frozenset(
@@ -147,6 +146,8 @@ class Edge(asyncio.Protocol):
     idle_seconds: ClassVar[float] = 75.0
     """Maximum time between two requests. Longer than a reverse proxy keeps an idle connection (nginx: 60 s). Otherwise
     the proxy could send a request on a connection that the API is closing."""
+    linger_seconds: ClassVar[float] = 1.0
+    """How long what a client sends after the last response is discarded, at least."""
 
     def __init__(
         self,
@@ -498,7 +499,7 @@ class Edge(asyncio.Protocol):
         self._transport.write_eof()
         self._closes_until = self.loop.time() + self.stalled_seconds
         self.waiting_since = None
-        self._wait(LINGER_SECONDS)
+        self._wait(self.linger_seconds)
 
     def _end(self, latest: float) -> None:
         if not self._in_kernel():
@@ -506,7 +507,7 @@ class Edge(asyncio.Protocol):
         elif self.loop.time() > latest:
             self.abort()
         else:
-            self._waits_until += LINGER_SECONDS
+            self._waits_until += self.linger_seconds
             self._set_timer()
 
 

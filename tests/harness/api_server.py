@@ -47,6 +47,12 @@ def patient(redis_url: str, **settings: Any) -> ApiSettings:
     return ApiSettings(redis_url=redis_url, api_redis_timeout=PATIENCE_SECONDS, **settings)
 
 
+class Unhurried(Edge):
+    """The API's side of connections that do not end by the time: a slow test is not a slow client."""
+
+    head_seconds = idle_seconds = stalled_seconds = linger_seconds = 10 * PATIENCE_SECONDS
+
+
 class Response(Struct, frozen=True):
     """Header names are in lower case."""
 
@@ -159,7 +165,7 @@ async def connected(servers: Servers | Link) -> AsyncIterator[None]:
 
 
 @contextmanager
-def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool = True) -> Iterator[ApiServer]:
+def running_api(settings: ApiSettings, *, edge: type[Edge] = Unhurried, ready: bool = True) -> Iterator[ApiServer]:
     """Serves on a free port until the block ends. With `ready`, the block begins once the API is ready: if no projector
     has begun a control record, one is written that says that everything is complete."""
     if ready:

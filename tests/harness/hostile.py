@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from api.edge import Edge
 from schemas.settings import RequestLogMode
-from tests.harness.api_server import UNLIMITED, ApiServer, Response, patient, responses, running_api
+from tests.harness.api_server import UNLIMITED, ApiServer, Response, Unhurried, patient, responses, running_api
 from tests.harness.records import Caller
 from tests.harness.services import RedisService
 
@@ -47,7 +47,7 @@ class Target(ApiServer, frozen=True, kw_only=True):
 
 @contextmanager
 def target(
-    redis_server: RedisService, *, edge: type[Edge] = Edge, request_log: RequestLogMode = "errors"
+    redis_server: RedisService, *, edge: type[Edge] = Unhurried, request_log: RequestLogMode = "errors"
 ) -> Iterator[Target]:
     """Logs at the level `debug` until the block ends."""
     settings = patient(redis_server.url, request_log=request_log, **UNLIMITED)

@@ -12,7 +12,17 @@ import pytest
 from api.app import Api
 from api.edge import MAX_HEAD_BYTES, Edge
 from schemas import api_keys
-from tests.harness.api_server import HEALTH, LEADS, ApiServer, get, patient, read_all, responses, running_api
+from tests.harness.api_server import (
+    HEALTH,
+    LEADS,
+    ApiServer,
+    Unhurried,
+    get,
+    patient,
+    read_all,
+    responses,
+    running_api,
+)
 from tests.harness.hostile import answer_to
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
@@ -25,14 +35,19 @@ UPGRADE = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: 
 UNKNOWN = get(LEADS + str(uuid4()), A_KEY)
 
 
-class Hurried(Edge):
+class Hurried(Unhurried):
+    """It cuts off a head soon after its first byte. A client has plenty of time until then."""
+
     head_seconds = 0.3
 
+    def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]
+        super().connection_made(transport)
+        self._waits_until += Unhurried.head_seconds
 
-class Brief(Edge):
+
+class Brief(Unhurried):
     """It closes an idle connection soon. `last` is the last connection."""
 
-    head_seconds = 600
     idle_seconds = 1
     last: ClassVar[ref[Edge]]
 
@@ -180,7 +195,8 @@ def test_an_unfinished_head_is_cut_off(hurried_api: ApiServer, sent: bytes) -> N
 
 
 @pytest.mark.parametrize("sent", [pytest.param(b"", id="nothing"), pytest.param(b"\r\n", id="line feeds alone")])
-def test_a_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes) -> None:
+def test_a_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hurried, "connection_made", Edge.connection_made)
     assert hurried_api.exchange(sent) == b""
 
 

@@ -26,7 +26,7 @@ from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, get, in_kernel, read_all, responses, running_api_process
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
 
 
 @pytest.mark.parametrize(
@@ -146,23 +146,21 @@ def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService, records: R
         for _ in range(10):
             assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404
         api.exchange(f"GET /\x00 HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode())
-        counted = 'leadview_api_requests_total{route="lead",status="404"}'
-        wait_until(lambda: values(metrics).get(counted) == 10, "all requests are counted")
-        found = values(metrics)
+        told = {
+            'leadview_api_requests_total{route="lead",status="404"}': 10,
+            'leadview_api_requests_total{route="edge",status="400"}': 1,
+            'leadview_api_request_seconds_count{route="lead"}': 10,
+            'leadview_api_request_seconds_bucket{le="+Inf",route="lead"}': 10,
+            "leadview_api_limiter_failures_total": 0,
+            "leadview_api_generation": 1,
+        }
+        found = wait_for(lambda: values(metrics), lambda found: found | told == found, "all requests are counted")
         assert metrics.get("/healthz").json == {"status": "ok"}
         with records.full():
             statuses = Counter(api.get(LEADS + str(uuid4()), key=busy.key).status for _ in range(50))
         failures = "leadview_api_limiter_failures_total"
         wait_until(lambda: values(metrics)[failures] == 50, "uncharged requests are counted")
         assert values(metrics)["leadview_api_limiter_refusals_total"] == statuses[429] == 50 - statuses[404] > 0
-    told = {
-        'leadview_api_requests_total{route="edge",status="400"}': 1,
-        'leadview_api_request_seconds_count{route="lead"}': 10,
-        'leadview_api_request_seconds_bucket{le="+Inf",route="lead"}': 10,
-        "leadview_api_limiter_failures_total": 0,
-        "leadview_api_generation": 1,
-    }
-    assert found | told == found
     reasons = {name: value for name, value in found.items() if name.startswith("leadview_api_redis_errors_total")}
     assert reasons == {
         f'leadview_api_redis_errors_total{{reason="{each}"}}': 0

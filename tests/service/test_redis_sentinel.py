@@ -20,7 +20,7 @@ from tests.harness.api_server import LEADS, UNLIMITED, running_api, running_api_
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened
 from tests.harness.services import Kafka
-from tests.harness.waiting import eventually, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
 AT = Partition("crm.leads", 0)
 
@@ -82,7 +82,8 @@ def test_the_api_finds_the_master_after_a_sentinel_reset_its_connection(
     """uvloop, which the API uses, has an error of its own if redis-py writes to such a connection."""
     with faulty_proxy(sentinel.port) as proxy:
         url = sentinel.url.replace(str(sentinel.port), str(proxy.port))
-        with running_api_process(tmp_path / "log", redis_url=url) as (_, served):
+        patient = {"redis_url": url, "api_redis_timeout": PATIENCE_SECONDS}
+        with running_api_process(tmp_path / "log", **patient) as (_, served):
             proxy.reset_all()
             assert served.is_ready(), "its event loop has seen the reset"
             with sentinel.master.client() as client:

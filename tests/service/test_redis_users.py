@@ -10,13 +10,12 @@ from redis.exceptions import NoPermissionError, ResponseError
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
-from schemas.settings import ApiSettings, load, variable
 from tests.harness import crm
-from tests.harness.api_server import LEADS, running_api
+from tests.harness.api_server import LEADS, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.leadview import Leadview
 from tests.harness.services import REDIS_USERS, Kafka
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
 LEAD = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
@@ -33,7 +32,10 @@ def access(user: str) -> dict[str, str]:
 
 
 @pytest.mark.apache
-async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, users_redis: RedisServer, tmp_path: Path) -> None:
+async def test_the_example_is_enough(
+    kafka: Kafka, topic_prefix: str, users_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.usage._LAST_SECONDS", PATIENCE_SECONDS)
     key = mint(crm.ORGANIZATION)
     with Leadview(kafka, topic_prefix, users_redis, tmp_path) as leadview:
         leadview.topics.create(partitions=1)
@@ -49,8 +51,7 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, users_redi
         await eventually(leadview.is_served, "it is served")
         for command in (["status"], ["verify"], ["rebuild", "--promote", "--max-latency", "0"], ["drop"]):
             leadview.run(*command, **projector).ends(0)
-        user = {variable(name): value for name, value in access("leadview-api").items()}
-        with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": users_redis.url}), ready=False) as api:
+        with running_api(patient(users_redis.url, **access("leadview-api")), ready=False) as api:
             await eventually(api.is_ready, "the API is ready")
             answer = api.get(LEADS + crm.LEAD, key=key)
             assert (answer.status, answer.headers["x-ratelimit-remaining"]) == (200, "99")

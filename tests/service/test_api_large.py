@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import takewhile
 from urllib.parse import urlsplit
@@ -17,8 +18,18 @@ from leadview.redis.errors import Unavailable
 from schemas import api_keys, names, resources
 from schemas.layouts import LEAD_BODY, PART, WHOLE
 from schemas.settings import ApiSettings
-from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, Response, connected, patient, running_api
+from tests.harness import api_server, control
+from tests.harness.api_server import (
+    LEADS,
+    ApiServer,
+    Response,
+    connected,
+    in_kernel,
+    patient,
+    read_all,
+    responses,
+    running_api,
+)
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of
@@ -210,9 +221,13 @@ def test_an_organization_at_its_worst_takes_no_place_of_another_one(
         proxy.faults = Faults(held=api_keys.organization_tag(named.organization_id).encode())
         asked = [pool.submit(api.get, LEADS + lead, key=key) for key in keys]
         wait_until(lambda: sum(each.done() for each in asked) >= 10 and proxy.holding, "the others are told at once")
-        others = [pool.submit(get, api, harmed, own) for _ in range(3)]
-        proxy.faults = Faults()
-        assert [each.result(PATIENCE_SECONDS).status for each in others] == [200] * 3
+        with ExitStack() as stack:
+            others = [stack.enter_context(api.connect()) for _ in range(3)]
+            for other in others:
+                other.sendall(api_server.get(LEADS + own, harmed.key, "Connection: close"))
+            wait_until(lambda: not any(unread for _, unread in in_kernel(api.port)), "the API has read them")
+            proxy.faults = Faults()
+            assert [it.status for other in others for it in responses(read_all(other))] == [200] * 3
         statuses = {each.result(PATIENCE_SECONDS).status for each in asked}
     assert statuses == {401 if harmed is named else 200, 503}
 

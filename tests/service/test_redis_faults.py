@@ -158,10 +158,12 @@ async def is_read(client: Client, entry: Entry) -> bool:
     """Returns False if Redis is not available. Why is printed, for the report of a test that waits in vain."""
     try:
         found = await client.read(entry)
+        assert found.endswith(entry.mark), "the reply to another call"
     except client.unavailable as error:
         print(f"{type(error).__name__}: {error}")  # noqa: T201
         return False
-    assert found.endswith(entry.mark), "the reply to another call"
+    except AssertionError as error:
+        raise RuntimeError("`eventually` would ask again") from error
     return True
 
 

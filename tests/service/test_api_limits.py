@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -35,8 +34,8 @@ PROXIES = "127.0.0.1,10.0.0.1"
 
 @pytest.fixture
 def api(redis_server: RedisService, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """It takes its callers for proxies, and calls the script for requests alone, not to see whether it is ready."""
-    monkeypatch.setattr("api.redis.serving.Serving._try_out", AsyncMock())
+    """It takes its callers for proxies, and looks only once whether it is ready: with the script that requests call."""
+    monkeypatch.setattr("api.redis.serving.POLL_SECONDS", 3600.0)
     own = {"key_rate_limit": "5/1m", "organization_rate_limit": "8/1m", "api_unknown_key_limit": LONG}
     with running_api(patient(redis_server.url, **own, api_trusted_proxies=PROXIES)) as api:
         yield api

@@ -279,7 +279,7 @@ AREAS = (
         "accepted",
         8,
         ("projector/kafka/accepted.py",),
-        ("unit/dead_letters", "unit/batch", "service/dead_letters", "service/kafka_acls"),
+        ("unit/dead_letters", "unit/batch", "service/dead_letters"),
     ),
     Area(
         "verify, health",

@@ -43,6 +43,8 @@ from schemas.version import VERSION
 
 SECONDS = 8.0
 """How long each check may take."""
+ANSWER_SECONDS = 4.0
+"""How long Redis and Kafka may take for their first answer."""
 _MAX_CLOCK_SECONDS = 2.0
 _OLDEST_REDIS = (6, 2)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
@@ -104,7 +106,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
     redis, kafka = await _check("Redis", _reached(store, settings)), await _check("Kafka", _brokers(settings))
     found = Observation(at=0)
     if "ok" in (redis.result, kafka.result):
-        found = await observe(store, settings, SECONDS)
+        found = await observe(store, settings, ANSWER_SECONDS)
     return [
         *await _reachable(
             redis,
@@ -249,7 +251,7 @@ async def _data(found: Observation) -> str:
 
 
 async def _brokers(settings: ProjectorSettings) -> str:
-    await answered(settings, describe(settings, KINDS), SECONDS / 2)  # it says why no broker lets us in
+    await answered(settings, describe(settings, KINDS), ANSWER_SECONDS)  # it says why no broker lets us in
     fetch = await newest_fetch(settings)
     if fetch < OLDEST_FETCH:
         raise Refused("this Kafka is too old: Leadview needs 0.11 or later")

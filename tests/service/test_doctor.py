@@ -113,7 +113,7 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
     done = call(kafka_bootstrap_servers="127.0.0.1:1")
     assert problem(done, "Kafka", "Kafka cannot be reached at 127.0.0.1:1")["Redis"] == "ok"
     with monkeypatch.context() as soon, socket.create_server(("127.0.0.1", 0)) as silent:
-        soon.setattr(doctor, "SECONDS", 1.0)
+        soon.setattr(doctor, "ANSWER_SECONDS", 0.5)
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         problem(call(kafka_bootstrap_servers=at), "Kafka", f"Kafka at {at} accepts connections, and does not answer")
         done = call(kafka_bootstrap_servers=leadview.server.url.split("/")[2])

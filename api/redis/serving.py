@@ -220,12 +220,15 @@ class Serving:
         """Ask all shards, and let each one that serves execute what a request executes. Raises Unavailable if none
         serves, or if one that serves would refuse requests.
         """
-        self.ready = False
-        asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))
-        served = [link for link, error in asked if error is None]
-        if not served:
-            raise next((error for _, error in asked if error), Unavailable("there is no connection to Redis"))
-        await asyncio.gather(*map(self._try_out, served))
+        try:
+            asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))
+            served = [link for link, error in asked if error is None]
+            if not served:
+                raise next((error for _, error in asked if error), Unavailable("there is no connection to Redis"))
+            await asyncio.gather(*map(self._try_out, served))
+        except Unavailable:
+            self.ready = False
+            raise
         self.ready = True
 
     async def _asked(self, link: Link) -> tuple[Link, Unavailable | None]:

@@ -113,6 +113,24 @@ async def test_one_request_is_one_write(any_redis: RedisService, monkeypatch: py
         assert sum(spy.call_count for spy in spies) == 5
 
 
+async def test_a_worker_is_ready_until_a_look_has_failed(redis_server: RedisService, records: Records) -> None:
+    """Its metrics and its health are noted at any moment, also during a look, which may take as long as Redis does."""
+    records.serve()
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        async with opened(patient(proxy.url)) as (_, serving, _):
+            await serving.check_ready()
+            proxy.faults = Faults(held=b"GETRANGE")
+            looking = asyncio.create_task(serving.check_ready())
+            await eventually(lambda: proxy.holding, "Redis is asked")
+            assert serving.ready
+            proxy.faults = Faults()
+            await looking
+            records.client.delete(names.CONTROL)
+            with pytest.raises(Rebuilding):
+                await serving.check_ready()
+            assert not serving.ready
+
+
 async def test_data_as_of_is_read_before_the_document(
     redis_server: RedisService, records: Records, caller: Caller
 ) -> None:

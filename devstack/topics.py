@@ -54,7 +54,7 @@ def wait_for_groups(bootstrap_servers: str) -> None:
 
 
 def broker_ids(bootstrap_servers: str) -> set[int]:
-    """Returns the ids of the brokers that serve; empty if none can be reached within seconds."""
+    """Returns the ids of the brokers that serve; empty if none answers within five seconds."""
     try:
         return set(admin(bootstrap_servers).list_topics(timeout=_SOON_SECONDS).brokers)
     except KafkaException:

@@ -221,15 +221,18 @@ class Serving:
         serves, or if one that serves would refuse requests.
         """
         try:
-            asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))
-            served = [link for link, error in asked if error is None]
-            if not served:
-                raise next((error for _, error in asked if error), Unavailable("there is no connection to Redis"))
-            await asyncio.gather(*map(self._try_out, served))
-        except Unavailable:
+            await self._try_out_all()
+        except Exception:  # also after a defect, nobody knows whether requests would be served
             self.ready = False
             raise
         self.ready = True
+
+    async def _try_out_all(self) -> None:
+        asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))
+        served = [link for link, error in asked if error is None]
+        if not served:
+            raise next((error for _, error in asked if error), Unavailable("there is no connection to Redis"))
+        await asyncio.gather(*map(self._try_out, served))
 
     async def _asked(self, link: Link) -> tuple[Link, Unavailable | None]:
         """Returns why nothing is served from this shard; None if it serves."""

@@ -1,7 +1,7 @@
 """`python -m tests.mutants`: whether the tests notice small changes of the modules that carry promises.
 
 Each change of a sample is made in a copy of this checkout, and the tests that are about its module are run there. A
-change that no test notices is a promise without a guard, or `equivalent.txt` says why there is nothing to notice. The
+change that no test notices is a promise without a guard, or `equivalent.txt` says why no quick test notices it. The
 sample depends on the seed: a change of the program leaves most of it as it is.
 """
 

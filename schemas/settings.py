@@ -166,6 +166,15 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     api_drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="Seconds that the API keeps serving after SIGTERM, with `/readyz` 503")
     ] = 0.0
+    api_keep_alive: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="Seconds for which the API keeps an idle connection of a client; choose more than the proxy in "
+            "front of it does (docs/production.md)",
+        ),
+    ] = 620.0
     api_redis_timeout: Annotated[
         Seconds, Meta(description="Seconds that a request waits for Redis before it is answered with 503")
     ] = 0.5

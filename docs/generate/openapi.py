@@ -50,7 +50,7 @@ _REALM = 'Bearer realm="leadview"'
 # Name: description, schema, example.
 _HEADERS: dict[str, tuple[str, Json, Any]] = {
     "X-Request-Id": (
-        "Identifies this request: the id that you sent, or a new one",
+        "Identifies this request: the id that you sent (1 to 128 letters, digits or `._-:/+=@~`), or a new one",
         _TEXT,
         "01982f6ab4c87d1e9f3a52b6c0d4e8f7",
     ),

@@ -77,7 +77,7 @@ class Reference:
             document = _document(change)
             if record.value and len(record.value) > _SMALL:
                 mapping.intent(change, record)  # checks the limits of documents
-        except (BadRecord, OverflowError):  # OverflowError: a time outside of the years 1 to 9999 in UTC
+        except BadRecord:
             return
         except Exception as error:  # noqa: BLE001 - a record on which this program fails is bad (`interpret`)
             defect.report("reading this record", error, record=[record.topic, record.partition, record.offset])

@@ -29,7 +29,7 @@ from aiokafka.record.util import calc_crc32c
 
 from projector.record import Partition, Record
 from schemas import words
-from schemas.envelopes import HEADERS
+from schemas.envelopes import HEADERS, MISSPELT
 from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_POLL_BYTES
 from schemas.resources import Kind
@@ -62,6 +62,8 @@ _NOT_ENCODED = Fault("unreadable_record", expected="encoded as Kafka describes i
 # Of small records, aiokafka reads so many at once, or so many bytes. A batch may have millions.
 _SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
 _BEHIND = memoryview(b"\xff" * 128)
+_KEPT_HEADERS = HEADERS | MISSPELT.keys()
+"""A misspelt header is kept because it is why the record is bad."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -399,7 +401,7 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
         key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
     elif headers:
         # Of a name that comes several times, the last one counts.
-        headers = {name: content for name, content in headers if name in HEADERS}.items()
+        headers = {name: content for name, content in headers if name in _KEPT_HEADERS}.items()
     time = min(max(time, 0), _MAX_TIME)
     kind, history = unpacker.kinds[topic], unpacker.histories.get(topic, 0)
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)

@@ -40,8 +40,12 @@ _PEEK_BYTES = 262_144
 
 _LOOK_AGAIN_SECONDS = 0.25
 _STANDS_SECONDS = 1.0
-"""A transaction whose first record has an old time is only believed to be old after it was seen for so long: the time
-may be the producer's, and say nothing.
+"""A transaction is only believed to be as old as its first record after it was seen for so long: the time of a record
+may be the producer's.
+"""
+_LONGEST_SECONDS = 900.0
+"""Kafka's usual limit of a transaction (`transaction.max.timeout.ms`). If the first record is older than that, it may
+also be one of an import that keeps the times of its records.
 """
 
 T = TypeVar("T")
@@ -123,23 +127,25 @@ class Held(msgspec.Struct, frozen=True):
     """A transaction is open in a partition, and nobody can read what was acknowledged behind its first record.
 
     `first` is the offset of that record, and `end` the end offset. `since` is when it began, as far as that is known,
-    in ms since 1970. `seen` is for how many seconds this program has seen it; `dated` says whether the time of its
-    first record is possible.
+    in ms since 1970. `seen` is for how many seconds this program has seen it; `doubtful` says that the time of its
+    first record may mean nothing, so that it is only believed what was seen.
     """
 
     first: int
     end: int
     since: int
     seen: float
-    dated: bool
+    doubtful: bool
 
     def lasts(self, now: float) -> bool:
         """Returns whether it has been open for longer than usual. `now` is in ms since 1970."""
+        if self.doubtful:
+            return self.seen > USUAL_SECONDS
         return self.seen >= _STANDS_SECONDS and self._seconds(now) > USUAL_SECONDS
 
     def may_last(self, now: float) -> bool:
         """Returns whether another look could show that it has been open for longer than usual."""
-        return not self.lasts(now) and (not self.dated or self._seconds(now) > USUAL_SECONDS)
+        return not self.lasts(now) and (self.doubtful or self._seconds(now) > USUAL_SECONDS)
 
     def _seconds(self, now: float) -> float:
         return max(self.seen, (now - self.since) / 1000)
@@ -352,9 +358,10 @@ class Observer:
         self._transactions = {key: seen for key, seen in known.items() if seen}
         held = {}
         for (at, first), (first_seen, noticed_at, began_at) in self._transactions.items():
-            dated = 0 < began_at <= noticed_at
-            since = began_at if dated else int(noticed_at)
-            held[at] = Held(first, spans[at][1], since, seen_at - first_seen, dated)
+            possible = 0 < began_at <= noticed_at
+            doubtful = not possible or noticed_at - began_at > 1000 * _LONGEST_SECONDS
+            since = began_at if possible else int(noticed_at)
+            held[at] = Held(first, spans[at][1], since, seen_at - first_seen, doubtful)
         return held
 
     async def _oldest(self, waiting: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:

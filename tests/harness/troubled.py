@@ -131,7 +131,7 @@ def _open_transaction() -> Observation:
     at, (first, end) = next(iter(WELL.kafka.ranges.items()))
     began_at = int(WELL.at) - 100_000
     kafka = replace(WELL.kafka, ranges={**WELL.kafka.ranges, at: (first, end + 3)})
-    held = {at: Held(end, end + 3, began_at, 100.0, dated=True)}
+    held = {at: Held(end, end + 3, began_at, 100.0, doubtful=False)}
     return replace(WELL, kafka=kafka, oldest={at: began_at}, held=held)
 
 

@@ -9,17 +9,20 @@ import pytest
 
 from devstack.ports import free_port
 from schemas import resources
+from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, Response
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.waiting import wait_for, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
 
 pytestmark = pytest.mark.apache
 
 IMPORTED = crm.uuid(0xBEEF)
 AGE = "leadview_projector_open_transaction_age_seconds"
 A_YEAR = 365 * 86_400.0
+FUTURE = (datetime.now(UTC) - datetime(2026, 1, 1, tzinfo=UTC)).total_seconds() + 1800
+"""Kafka refuses records of more than an hour ahead."""
 
 
 @pytest.fixture
@@ -114,3 +117,83 @@ def test_an_emptied_redis_is_not_complete_until_the_transaction_has_ended(leadvi
         wait_until(lambda: get(api).status == 200, "it is served again")
         assert (get(api, crm.OTHER_LEAD).status, api.is_ready()) == (200, True)
     wait_until(lambda: is_well(leadview), "all is well")
+
+
+def test_nothing_is_promoted_unasked_while_a_transaction_is_open(leadview: Leadview) -> None:
+    """The rebuild ends: what is behind the transaction will be written to both generations."""
+    name = leadview.topics.name(resources.LEAD)
+    leadview.serve()
+    with transaction(leadview):
+        leadview.publish(crm.lead(2, stage="ACCEPTED"), partition=0)
+        said = f"A transaction is open in {name}:0 since 20"
+        leadview.run("rebuild", "--max-latency", "0").ends(0, said)
+        leadview.run("verify", "--next").ends(1, said, "no difference in the rest")
+        leadview.run("promote").ends(1, "Not promoted", said)
+        assert number_of(leadview.state().live) == 1
+        leadview.run("promote", "--force").ends(0, "generation 2 is served")
+    leadview.wait_until_current()
+    leadview.run("verify").ends(0, "no difference")
+    assert leadview.documents() == leadview.expected()
+    assert leadview.documents(1) == leadview.expected()
+
+
+def test_transactions_of_the_usual_length_are_no_problem(leadview: Leadview) -> None:
+    """Not even if the times of their records are a year ago, as in an import. The last records are those of one that
+    was aborted, so that the positions have to pass its markers.
+    """
+    projector = leadview.serve()
+    with leadview.api() as api:
+        wait_until(lambda: get(api).status == 200, "the lead is served")
+        status, version = leadview.start("status"), 1
+        while status.running:
+            version += 1
+            leadview.topics.begin_transaction(
+                crm.lead(version, referrer=f"{version}"), seconds=-A_YEAR
+            ).commit_transaction()
+        assert status.wait(PATIENCE_SECONDS) == 0, status.log.read_text()
+        committed_at = datetime.now(UTC)
+        with transaction(leadview, partitions=(0, 1, 2), seconds=-A_YEAR):
+            pass
+        leadview.run("verify").ends(0, "no difference")
+        last = wait_for(lambda: get(api), lambda last: as_of(last) >= committed_at, "everything is there")
+        assert (last.json["referrer"], get(api, IMPORTED).status) == (f"{version}", 404)
+        leadview.redis.flushall()
+        wait_until(lambda: get(api).status == 200, "it is complete again")
+    wait_until(lambda: is_well(leadview), "all is well")
+    assert "open_transaction" not in projector.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(-A_YEAR, id="the times of its records are a year ago"),
+        pytest.param(FUTURE, id="the times of its records are in the future"),
+    ],
+)
+def test_a_transaction_is_open_in_several_partitions_of_access(leadview: Leadview, seconds: float) -> None:
+    """It survives the projector, and one that has begun elsewhere without records holds back nothing."""
+    topic = leadview.topics.name(resources.API_KEY)
+    port = free_port()
+    projector = leadview.serve()
+    messages = [crm.api_key(1, id=crm.uuid(0xF0 + number), hash=crm.key_hash(number)) for number in range(2)]
+    producer = leadview.topics.begin_transaction(messages[0], partition=0, seconds=seconds)
+    producer.produce(topic, key=messages[1].key, value=messages[1].value, partition=1)
+    producer.flush()
+    idle = leadview.topics.begin_transaction()
+    with leadview.api() as api:
+        leadview.publish(crm.api_key(2, status="revoked"), partition=0)
+        revoked_at = datetime.now(UTC)
+        said = leadview.wait_for_verdict("a transaction is open in", f"{topic}:0", f"{topic}:1")
+        assert "a revoked key may still work" in said
+        projector.stop()
+        leadview.start("run", metrics_port=port)
+        leadview.wait_for_verdict("a transaction is open in")
+        wait_until(lambda: metric(port, f'{AGE}{{topic="{topic}"}}'), "the metric has it")
+        assert as_of(get(api)) < revoked_at
+        leadview.run("verify").ends(0, "no difference")
+        leadview.run("verify", "--access").ends(1, f"A transaction is open in {topic}:0 since", f"{topic}:1 since")
+        producer.commit_transaction()
+        wait_until(lambda: get(api).status == 401, "the key is revoked")
+    idle.abort_transaction()
+    wait_until(lambda: is_well(leadview), "all is well")
+    leadview.run("verify", "--access").ends(0, "no difference")

@@ -1,19 +1,27 @@
 """What Kafka has acknowledged behind an open transaction, which nobody can read: no surface says that it is there."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
+from devstack.topics import admin
+from projector.operate.explain import records
+from projector.record import Partition
 from schemas import resources
 from schemas.control import number_of
+from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, Response
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
+from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
 
 pytestmark = pytest.mark.apache
@@ -32,6 +40,15 @@ def leadview(leadview: Leadview) -> Leadview:
     leadview.publish(unlimited, crm.api_key(), crm.contact())
     leadview.publish(crm.lead(1), partition=0)
     return leadview
+
+
+@pytest.fixture
+def three_brokers(tmp_path: Path, redis_server: RedisService) -> Iterator[tuple[ApacheKafka, Leadview]]:
+    with ApacheKafka.start(tmp_path / "kafka", nodes=3) as brokers:
+        kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
+        with Leadview(kafka, "crm.", redis_server, tmp_path) as leadview:
+            leadview.topics.create(partitions=1)
+            yield brokers, leadview
 
 
 @contextmanager
@@ -57,6 +74,13 @@ def get(api: ApiServer, lead: str = crm.LEAD) -> Response:
 def as_of(response: Response) -> datetime:
     text = response.headers.get("data-as-of")
     return datetime.fromisoformat(text) if text else datetime.min.replace(tzinfo=UTC)
+
+
+async def looked_up(leadview: Leadview) -> tuple[records.Published, Any]:
+    """Returns what the console finds of the lead in Kafka, and at offset 2."""
+    settings = ProjectorSettings(kafka_bootstrap_servers=leadview.kafka.bootstrap_servers, topic_prefix=leadview.prefix)
+    published = await records.newest(settings, [resources.LEAD], crm.LEAD.encode())
+    return published, await records.at(settings, Partition(leadview.topics.name(resources.LEAD), 0), 2)
 
 
 def is_well(leadview: Leadview) -> bool:
@@ -89,6 +113,9 @@ def test_what_waits_behind_a_transaction_is_claimed_nowhere(leadview: Leadview) 
             waited = leadview.ask("wait", "lead", crm.ORGANIZATION, crm.LEAD, "--version", "2", "--timeout", "0")
             assert "a transaction is open" in waited
             assert "look at what was published" not in waited
+            published, at_two = asyncio.run(looked_up(leadview))
+            assert (len(published.records), published.whole, published.unread) == (1, False, 2)
+            assert at_two == ((0, 1, 3), None)
             assert (get(api).json["stage"] == "ACCEPTED", as_of(get(api)) < published_at) == (False, True)
             wait_until(lambda: leadview.ask("status").status == 1, "it is still said")
         last = wait_for(lambda: get(api), lambda last: as_of(last) >= published_at, "everything is there")
@@ -197,3 +224,24 @@ def test_a_transaction_is_open_in_several_partitions_of_access(leadview: Leadvie
     idle.abort_transaction()
     wait_until(lambda: is_well(leadview), "all is well")
     leadview.run("verify", "--access").ends(0, "no difference")
+
+
+@pytest.mark.long
+def test_the_leader_moves_while_a_transaction_is_open(three_brokers: tuple[ApacheKafka, Leadview]) -> None:
+    """The new one knows the transaction as well, and since when it is open."""
+    brokers, leadview = three_brokers
+    name = leadview.topics.name(resources.LEAD)
+    leadview.serve(crm.organization(), crm.api_key(), crm.contact(), crm.lead(1))
+    producer = leadview.topics.begin_transaction(crm.lead(1, id=IMPORTED))
+    leadview.publish(crm.lead(2, stage="ACCEPTED"))
+    [before] = leadview.wait_for_verdict(f"a transaction is open in {name}:0 since ").stdout.splitlines()[:1]
+    leader = admin(brokers.bootstrap_servers).list_topics(name).topics[name].partitions[0].leader - 1
+    brokers.kill(leader)
+    since = before.partition(" since ")[2].split()[0]
+    leadview.wait_for_verdict(f"a transaction is open in {name}:0 since {since}")
+    leadview.run("verify").ends(1, f"A transaction is open in {name}:0 since {since}")
+    brokers.restart(leader)
+    producer.commit_transaction(2 * PATIENCE_SECONDS)
+    leadview.wait_until_current()
+    wait_until(lambda: is_well(leadview), "all is well", 2 * PATIENCE_SECONDS)
+    leadview.run("verify").ends(0, "no difference")

@@ -14,7 +14,7 @@ from devstack.ports import free_port
 from devstack.topics import admin
 from projector.operate.explain import records
 from projector.record import Partition
-from schemas import resources
+from schemas import names, resources
 from schemas.control import number_of
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
@@ -245,3 +245,23 @@ def test_the_leader_moves_while_a_transaction_is_open(three_brokers: tuple[Apach
     leadview.wait_until_current()
     wait_until(lambda: is_well(leadview), "all is well", 2 * PATIENCE_SECONDS)
     leadview.run("verify").ends(0, "no difference")
+
+
+def test_a_recreated_organization_is_not_served_before_its_newest_keys_can_be_read(leadview: Leadview) -> None:
+    """Otherwise a revoked key would be accepted again."""
+    leadview.serve(crm.api_key(5), crm.lead(5))
+    leadview.publish(crm.deleted(resources.ORGANIZATION, 6))
+    leadview.wait_until_current()
+    wait_until(lambda: not leadview.redis.exists(names.JOBS), "the organization is erased")
+    message = crm.api_key(1, id=crm.uuid(0xF2), hash=crm.key_hash(2), organization_id=crm.OTHER_ORGANIZATION)
+    with leadview.api() as api:
+        partition = next(number for topic, number in leadview.topics.end_offsets if topic.endswith("api-keys"))
+        producer = leadview.topics.begin_transaction(message, partition=partition)
+        leadview.publish(crm.api_key(6, status="revoked"), partition=partition)
+        leadview.publish(crm.organization(7))
+        answers = [wait_for(lambda: get(api).status, lambda status: status != 401, "it is recreated")]
+        leadview.wait_for_verdict("a transaction is open")
+        answers.append(get(api).status)
+        producer.commit_transaction()
+        answers.append(wait_for(lambda: get(api).status, lambda status: status != 503, "it is served again"))
+    assert answers == [503, 503, 401]

@@ -114,6 +114,33 @@ class TopicTruncated(TopicRecreated, frozen=True):
     """The topic has lost records that were applied. The fields are those of a topic that was created again."""
 
 
+class HeldPartition(msgspec.Struct, frozen=True):
+    """A partition with an open transaction. `first` is the offset of its first record, and this number of `records` is
+    there from it on. It is open since `since`, which is RFC 3339, and for `seconds`.
+    """
+
+    partition: int
+    first: int
+    records: int
+    since: str
+    seconds: float
+
+
+class OpenTransaction(OfTopics, frozen=True):
+    """A producer has begun transactions in these partitions of the topic, and has neither committed nor aborted them.
+    Nobody can read what Kafka has acknowledged behind their first records. The oldest transaction comes first.
+
+    `access`: the topic has organizations or API keys.
+    """
+
+    held: tuple[HeldPartition, ...]
+    access: bool
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(f"{self.topics[0]}:{partition.partition}" for partition in self.held)
+
+
 class RedisEvicts(_Problem, frozen=True):
     """Redis deletes documents when its memory is full."""
 
@@ -286,6 +313,7 @@ Problem = (
     | TopicNotCompacted
     | TopicRecreated
     | TopicTruncated
+    | OpenTransaction
     | RedisEvicts
     | RedisFull
     | RedisRefusesWrites

@@ -26,6 +26,7 @@ PROBLEM_LABELS = (
     "topic_not_compacted",
     "topic_recreated",
     "topic_truncated",
+    "open_transaction",
     "redis_evicts",
     "redis_full",
     "redis_refuses_writes",
@@ -111,6 +112,15 @@ UNVERIFIED_TOPIC = Metric(
     ("topic", "problem"),
 )
 
+OPEN_TRANSACTION = Metric(
+    "leadview_projector_open_transaction_age_seconds",
+    "gauge",
+    "seconds",
+    "For how long the oldest transaction in a topic has been open, if that is longer than usual, otherwise 0: nobody "
+    "can read what is behind it. Absent if it is not known",
+    ("topic",),
+)
+
 # This projector.
 PROBLEMS = Metric(
     "leadview_projector_problems",
@@ -180,7 +190,7 @@ DEFECTS = Metric(
 )
 
 PROJECTOR = (
-    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY, UNVERIFIED_TOPIC),
+    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY, UNVERIFIED_TOPIC, OPEN_TRANSACTION),
     *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
     *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, SAMPLED, REWINDS, UNAVAILABLE, DEFECTS),
 )

@@ -103,6 +103,12 @@ ROWS: dict[str, Row] = {
         problems=("topic_recreated",),
         alerts=("TopicHistoryLost",),
     ),
+    "a transaction is open": Row(
+        sign="`status`: a transaction is open in …; what is published behind it is not visible",
+        command="let its producer commit or abort it, or `kafka-transactions.sh … abort`, as the message says",
+        problems=("open_transaction",),
+        alerts=("OpenTransaction", *_LATE),
+    ),
     "one projector has another prefix": Row(
         sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in others",
         command="correct the setting of that projector, and restart it",

@@ -29,7 +29,7 @@ from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
-from projector.operate.problems import of_history, of_redis, of_topics
+from projector.operate.problems import of_history, of_redis, of_topics, of_transactions
 from projector.operate.words import say
 from projector.problem import OtherLayout, Problem
 from projector.record import Partition
@@ -124,6 +124,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
             {
                 "Kafka topics": partial(_topics, found),
                 "Kafka history": partial(_history, found),
+                "Kafka transactions": partial(_transactions, found),
                 "Kafka partitions": partial(_partitions, found),
                 "Kafka records": partial(_records, found, settings),
                 "Kafka consumer groups": partial(_groups, found, settings),
@@ -280,6 +281,15 @@ async def _history(found: Observation) -> str:
     return _without(of_history(found), well)
 
 
+async def _transactions(found: Observation) -> str:
+    _existing(found)
+    if found.redis is None:
+        raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
+    if found.oldest is None:
+        raise NotKnown("the brokers did not say in time what can be read")
+    return _without(of_transactions(found), "none holds back what Kafka has acknowledged")
+
+
 async def _partitions(found: Observation) -> str:
     counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _existing(found).topics)
     return f"{counts}. At most so many projectors share the work of a topic"
@@ -287,12 +297,12 @@ async def _partitions(found: Observation) -> str:
 
 async def _records(found: Observation, settings: ProjectorSettings) -> str:
     kafka = _existing(found)
-    ranges = kafka.ranges
-    filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+    async with open_reader(settings, KINDS) as reader:
+        ranges = await reader.range(list(kafka.ranges))
+        filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+        await reader.first_times(dict(filled.values()))
     if not filled:
         return "all topics are empty"
-    async with open_reader(settings, KINDS) as reader:
-        await reader.first_times(dict(filled.values()))
     read = [topic.name for topic in kafka.topics if topic.name in filled]
     empty = [topic.name for topic in kafka.topics if topic.name not in filled]
     return f"those of {', '.join(read)} can be read" + (f"; empty: {', '.join(empty)}" if empty else "")

@@ -108,6 +108,11 @@ class RecordBatch:
         return bool(self._attributes & _TRANSACTIONAL)
 
     @property
+    def first_time(self) -> int:
+        """The time of the first record, in ms since 1970."""
+        return int(self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time)
+
+    @property
     def is_intact(self) -> bool:
         """Is the checksum right?"""
         return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)

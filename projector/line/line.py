@@ -207,17 +207,17 @@ class Line:
         return True
 
     async def _check_every_second(self) -> None:
-        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka. What has
-        to be read for that is read while the next batches are written.
+        """Compare the positions with Redis, with the readable ends and with the topics, and copy them to Kafka. What
+        has to be read for that is read while the next batches are written.
         """
         self._act_on(self._check.take_answer())
         if (answer := self._exchange.take_answer()) is not None:
-            end_offsets, topic_ids = answer
+            readable_ends, topic_ids = answer
             if self._positions.are_of_former_topics(topic_ids):
                 self._positions.reset()
                 return
-            self._act_on(await self._positions.pass_markers(end_offsets))
-            if self._positions.are_at(end_offsets):
+            self._act_on(await self._positions.pass_markers(readable_ends))
+            if self._positions.are_at(readable_ends):
                 self.health.advanced()
         now = time.monotonic()
         if now - self._checked_at < _CHECK_SECONDS:

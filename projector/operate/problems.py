@@ -18,6 +18,8 @@ from projector.operate.observe import Observation, RedisPart
 from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
 from projector.record import Partition
 from schemas.control import number_of
+from schemas.resources import ACCESS_KINDS
+from schemas.words import utc
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -88,6 +90,7 @@ def of_servers(found: Observation) -> Iterator[Problem]:
     else:
         yield problem.KafkaUnknown(found.kafka_unknown)
     yield from of_history(found)
+    yield from of_transactions(found)
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
@@ -121,6 +124,19 @@ def of_history(found: Observation) -> Iterator[Problem]:
     for it in found.breaks or ():
         kind = problem.TopicRecreated if it.kind == "topic_recreated" else problem.TopicTruncated
         yield kind((it.topic,), it.noticed_at, it.former_id, it.topic_id, ACCESS in it.unverified)
+
+
+def of_transactions(found: Observation) -> Iterator[Problem]:
+    """Yields which topics have transactions that are open for longer than usual."""
+    by_topic: dict[str, list[tuple[int, problem.HeldPartition]]] = {}
+    for (topic, number), held in sorted(found.open_transactions.items()):
+        seconds, records = (found.at - held.since) / 1000, held.end - held.first
+        partition = problem.HeldPartition(number, held.first, records, utc(held.since), seconds)
+        by_topic.setdefault(topic, []).append((held.since, partition))
+    for topic, partitions in by_topic.items():
+        oldest_first = tuple(partition for _, partition in sorted(partitions, key=lambda pair: pair[0]))
+        access = any(topic.endswith(kind.topic) for kind in ACCESS_KINDS)
+        yield problem.OpenTransaction((topic,), oldest_first, access)
 
 
 def reported(writer: Writer) -> Iterator[Problem]:
@@ -183,8 +199,17 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
-    if (age := max((found.ages or {}).values(), default=0.0)) > STALE_SECONDS:
-        yield problem.Stale(found.lag or 0, age)
+    yield from _stale(found)
+
+
+def _stale(found: Observation) -> Iterator[Problem]:
+    """Yields that records wait which the projectors could apply. Those behind an open transaction are not late because
+    of the projectors.
+    """
+    readable = found.readable or {}
+    ages = {partition: age for partition, age in (found.ages or {}).items() if partition in readable}
+    if (age := max(ages.values(), default=0.0)) > STALE_SECONDS:
+        yield problem.Stale(sum(last - first for first, last in readable.values()), age)
 
 
 def _notes(found: Observation) -> Iterator[Problem]:
@@ -240,7 +265,7 @@ class Lasting:
         for known in self._known_at.keys() - {type(it) for it in seen}:
             self._known_at[known] = now
         shown: list[Problem] = [it for it in seen if now - self._known_at.get(type(it), -inf) > UNKNOWN_SECONDS]
-        if (waiting := found.waiting) is not None:
+        if (waiting := found.readable) is not None:
             moved = {at: self._moved.get(at) for at in waiting}
             self._moved = {
                 at: before if (before := moved[at]) and before[0] == first else (first, now)

@@ -166,6 +166,13 @@ def _parts(found: Observation) -> Iterator[Metric]:
         unverified = {(topic.name, kind): 0 for topic in found.kafka.topics for kind in BREAKS}
         unverified |= {(it.topic, it.kind): 1 for it in lost}
     yield family(metrics.UNVERIFIED_TOPIC, unverified)
+    open_seconds: dict[tuple[str, ...], float] = {}
+    if found.kafka and found.oldest is not None:
+        open_seconds = {(topic.name,): 0.0 for topic in found.kafka.topics}
+        for at, transaction in found.open_transactions.items():
+            seconds = time.time() - transaction.since / 1000
+            open_seconds[(at.topic,)] = max(open_seconds[(at.topic,)], seconds)
+    yield family(metrics.OPEN_TRANSACTION, open_seconds)
 
 
 @contextmanager

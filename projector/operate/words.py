@@ -7,6 +7,7 @@ import msgspec
 
 from projector import problem
 from projector.problem import Problem, stops
+from projector.verify.report import Unread
 from schemas import words
 from schemas.control import LAYOUT
 from schemas.heartbeat import Halted, LineTrouble
@@ -126,6 +127,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
             what = f"{_topics(topics)} {happened}, so what is served may be what Kafka no longer has"
             return what, _publish_again(access=access), page, detail
+        case problem.OpenTransaction(topics, held, access):
+            return _open_transaction(topics[0], held, access=access, page=page)
         case problem.RedisEvicts(policies):
             return (
                 f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
@@ -278,6 +281,33 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
         case _:
             assert_never(about)
+
+
+def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, access: bool, page: str) -> tuple[str, ...]:
+    """Returns the words of `_words`. The command is for the oldest transaction."""
+    oldest, records = held[0], sum(partition.records for partition in held)
+    named = ", ".join(f"{topic}:{partition.partition}" for partition in held[:_MOST_NAMED])
+    named += ", …" if len(held) > _MOST_NAMED else ""
+    what = f"a transaction is open in {named} since {oldest.since} ({duration(oldest.seconds)})"
+    abort = f"abort --topic {topic} --partition {oldest.partition} --start-offset {oldest.first}"
+    shown = "a revoked key may still work" if access else "readers see an older state"
+    return (
+        f"{what}: {records:,} {'record waits' if records == 1 else 'records wait'} for its end",
+        f"nobody can read what Kafka has acknowledged behind it, so {shown}; let its producer end it, or abort it",
+        page,
+        f"It begins at offset {oldest.first} of {topic}:{oldest.partition}. If its producer is gone:",
+        f'kafka-transactions.sh --bootstrap-server "$LEADVIEW_KAFKA_BOOTSTRAP_SERVERS" {abort}',
+    )
+
+
+def say_unread(unread: Sequence[Unread]) -> str:
+    """Returns, in whole sentences, what could not be compared because transactions are open."""
+    records = sum(part.records for part in unread)
+    where = ", ".join(f"{part.topic}:{part.partition} since {part.since or 'an unknown time'}" for part in unread)
+    wait = "record" if records == 1 else "records"
+    return (
+        f"A transaction is open in {where}, and {records:,} {wait} behind it cannot be read; `status` says what to do."
+    )
 
 
 def _named(message_key: str) -> str:

@@ -173,7 +173,7 @@ async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: 
         _check_topic(settings, partition.topic)
         if partition not in existing:
             raise Refused(f"The topic {partition.topic} has no partition {partition.partition}.")
-    for partition, (_, end) in (await reader.range(list(offsets))).items():
+    for partition, end in (await reader.end_offsets(list(offsets))).items():
         if (last := offsets[partition].span[1]) >= end:
             raise Refused(
                 f"{partition.topic}:{partition.partition}:{last} does not exist: the partition has "

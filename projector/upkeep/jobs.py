@@ -24,6 +24,7 @@ import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Superseded, Unavailable
+from projector.kafka.reader import held_back
 from projector.ledger.writers import Writing
 from projector.line.health import WorkHealth
 from projector.redis.scripts import erase, expire_lock, finish_work
@@ -209,12 +210,15 @@ async def _replay(writing: Writing, settings: ProjectorSettings, organization_id
 
     The API serves nothing of the organization before. Records of equal events are written, too: an erasure that ran at
     the same time may have deleted a contact, and with it the index entry of a lead that is still stored, or the record
-    by which an API key is found. Bad records become dead letters again. Returns False if the job has to be run again.
+    by which an API key is found. Bad records become dead letters again. Returns False if the job has to be run again,
+    such as because a transaction holds back records that Kafka has acknowledged: one of them may revoke a key.
     """
     store, owner = writing.store, names.organization(organization_id)
     head, due = await _head(store, owner)
     if due != JOB_REPLAY:
         return True  # deleted meanwhile: a separate job erases it; or an earlier job has replayed it already
+    if await held_back(settings, _REPLAYED):
+        return False
     count = await reapply.in_place(writing, settings, organization_id, _REPLAYED, parks=True)
     logger.info(
         "the records of a recreated organization were applied again",

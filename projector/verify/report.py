@@ -1,10 +1,14 @@
 """The result of a verification."""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from projector.kafka.ends import OpenTransaction
+from projector.record import Partition
 from schemas.resources import AS_SPECIFIED
+from schemas.words import utc
 
 _EXAMPLES = 10
 
@@ -25,6 +29,26 @@ class Difference(msgspec.Struct, frozen=True):
     def is_allowed(self, allowed: frozenset[str]) -> bool:
         """Returns whether all of its fields are allowed to differ."""
         return allowed.issuperset(self.named_fields)
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A number of `records` that Kafka has acknowledged, and that nobody can read: they are in the partition from the
+    offset `first` on, where the oldest open transaction begins. `since` is the time of its first record, RFC 3339;
+    empty if it is not known.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    records: int
+    since: str
+
+
+def unread(held: Mapping[Partition, OpenTransaction]) -> Iterator[Unread]:
+    """Yields what these transactions hold back."""
+    for (topic, number), transaction in sorted(held.items()):
+        since = utc(transaction.began_at) if transaction.began_at else ""
+        yield Unread(topic, number, transaction.first, transaction.records, since)
 
 
 def counts_by_topic() -> dict[str, int]:
@@ -48,6 +72,8 @@ class Report(msgspec.Struct):
     notes: list[str] = msgspec.field(default_factory=list)
     changing: int = 0
     """Documents, or organizations, that kept changing and could not be compared."""
+    unread: list[Unread] = msgspec.field(default_factory=list)
+    """What could not be compared, because nobody can read it."""
     seen: set[int] = msgspec.field(default_factory=set)
     """Hashes of the documents that were counted, because a scan may return a name twice."""
 
@@ -84,11 +110,13 @@ class Report(msgspec.Struct):
     @property
     def is_exact(self) -> bool:
         """Whether everything was compared, and nothing differs."""
-        return self.sample == 1 and not (self.differences or self.allowed or self.changing)
+        return self.sample == 1 and not (self.differences or self.allowed or self.changing or self.unread)
 
     def passes(self, threshold: int) -> bool:
-        """Returns whether the number of differences that are not allowed is at most `threshold`."""
-        return self.differences <= threshold
+        """Returns whether everything could be read, and the number of differences that are not allowed is at most
+        `threshold`.
+        """
+        return self.differences <= threshold and not self.unread
 
     def to_json(self) -> dict[str, object]:
         """Returns all figures as builtin types."""

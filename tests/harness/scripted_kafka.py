@@ -164,7 +164,7 @@ class ScriptedKafka:
         was, self._was_cut_off = self._was_cut_off, False
         return was
 
-    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    async def readable_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {at: self.end(at) for at in partitions}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:

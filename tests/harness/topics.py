@@ -6,6 +6,7 @@ Everything that is published goes to the pure reference as well, with the coordi
 from collections.abc import Iterable, Mapping
 from functools import partial as bind
 from typing import Any, Literal
+from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
@@ -91,6 +92,24 @@ class Topics:
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE_SECONDS) == 0
         return records
+
+    def begin_transaction(
+        self, *messages: Message, partition: int | None = None, seconds: float | None = None
+    ) -> Producer:
+        """Publish these messages in a transaction, which the caller commits or aborts. `seconds` is the time of all of
+        these records, as in `crm`; None: now.
+        """
+        settings = {"transactional.id": str(uuid4()), "transaction.timeout.ms": 600_000}
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0, **settings})
+        producer.init_transactions(PATIENCE_SECONDS)
+        producer.begin_transaction()
+        place: dict[str, Any] = {} if partition is None else {"partition": partition}
+        if seconds is not None:
+            place["timestamp"] = at_ms(seconds)
+        for message in messages:
+            producer.produce(self.name(message.kind), key=message.key, value=message.value, **place)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        return producer
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Returns the offsets that Kafka has stored for a consumer group."""

@@ -13,7 +13,7 @@ from projector.kafka.topics import Retention
 from projector.ledger.control import ControlRecord, Copy, Generation
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.observe import Observation, RedisPart
+from projector.operate.observe import Held, Observation, RedisPart
 from projector.redis.store import Memory
 from schemas.faults import Fault
 from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
@@ -22,6 +22,8 @@ from tests.harness.console import observation_of
 from tests.harness.generations import generation, ids
 
 HALT = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
+
+HELD = problem.HeldPartition(0, 17, 3, "2026-01-01T00:00:00.000Z", 7.0)
 
 EVERY: list[problem.Problem] = [
     problem.RedisUnknown("no answer"),
@@ -32,6 +34,10 @@ EVERY: list[problem.Problem] = [
     problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
     problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
     problem.TopicTruncated(("a",), "2026-01-01T00:00:00Z", "old", "", access=False),
+    problem.OpenTransaction(
+        ("a",), (HELD, problem.HeldPartition(1, 5, 1, "2026-01-01T00:00:01.000Z", 6.0)), access=True
+    ),
+    problem.OpenTransaction(("a",), (HELD,), access=False),
     problem.RedisEvicts(("allkeys-lru",)),
     problem.RedisFull(1.0),
     problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
@@ -119,6 +125,16 @@ def _created_again() -> Observation:
     return replace(found, redis=_with_copies(ledger=replace(copy, positions=stored)))
 
 
+def _open_transaction() -> Observation:
+    """With one in the first partition. Three records wait for its end, for longer than a line may be late."""
+    assert WELL.kafka
+    at, (first, end) = next(iter(WELL.kafka.ranges.items()))
+    began_at = int(WELL.at) - 100_000
+    kafka = replace(WELL.kafka, ranges={**WELL.kafka.ranges, at: (first, end + 3)})
+    held = {at: Held(end, end + 3, began_at, 100.0, doubtful=False)}
+    return replace(WELL, kafka=kafka, oldest={at: began_at}, held=held)
+
+
 def _with_copies(**copies: Copy) -> RedisPart:
     return replace(_part(), record=replace(_record(), copies={tag.encode(): it for tag, it in copies.items()}))
 
@@ -170,6 +186,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "a topic is missing": lambda: _contacts(exists=False, partitions=(), retention=None),
     "a topic is not compacted": lambda: _contacts(retention=_DELETES),
     "a topic was deleted and created again": _created_again,
+    "a transaction is open": _open_transaction,
     "one projector has another prefix": lambda: _projectors({"prefix": "crn."}, {"prefix": "crm."}, prefix="crm."),
     "all projectors have another prefix": lambda: _projectors(*[{"prefix": "crn."}] * 2, prefix="crm."),
     "one projector has another prefix, and may not see such topics": lambda: _projectors(

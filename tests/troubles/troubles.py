@@ -140,6 +140,13 @@ def a_topic_was_created_again(here: Installation) -> Iterator[None]:
     _published_and_verified(here)
 
 
+def a_transaction_is_open(here: Installation) -> Iterator[None]:
+    """Nobody else publishes to this partition meanwhile, and nothing in it is visible before the transaction ends."""
+    producer = here.leadview.topics.begin_transaction(crm.lead(1, id=crm.uuid(0xBEEF)))
+    yield
+    producer.abort_transaction()
+
+
 def _published_and_verified(here: Installation) -> None:
     """What the advice says: publish all entities again, then verify what is served."""
     here.publish()
@@ -313,6 +320,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "a topic is missing": a_topic_is_missing,
     "a topic is not compacted": a_topic_is_not_compacted,
     "a topic was deleted and created again": a_topic_was_created_again,
+    "a transaction is open": a_transaction_is_open,
     "one projector has another prefix": bind(one_has, {"topic_prefix": "crn."}),
     "all projectors have another prefix": bind(all_have, {"topic_prefix": "crn."}),
     "one projector has another prefix, and may not see such topics": one_projector_may_not_see_its_topics,

@@ -249,6 +249,10 @@ TOLD = (
 )
 GAPS = (
     (Nothing("no partition", PLACE), "There is no such partition among the topics of Leadview."),
+    (
+        Nothing("held back", PLACE, 1200),
+        "Nobody can read it yet: in this partition, a transaction is open from offset 1,200 on.",
+    ),
     (Nothing("not yet", PLACE, 1200), "Nothing was published there yet: the partition ends at offset 1,200."),
     (Nothing("deleted by Kafka", PLACE, 1200), "Kafka has deleted it: the partition begins at offset 1,200."),
     (Nothing("compacted", PLACE), "Compaction has removed it"),
@@ -320,6 +324,13 @@ LOST = Told("crm.leads:0:8", 4, 0, "not stored")
         ),
         pytest.param(
             about_lead(None, published=Published([], all=True)), "not applied", "wrong", "long ago", id="or long ago"
+        ),
+        pytest.param(
+            about_lead(None, published=Published([], all=True, unread=3)),
+            "not applied",
+            "wrong",
+            "a transaction is open there",
+            id="or where nobody can read",
         ),
         pytest.param(
             about_lead(None, told=[LOST], published=Published([], all=True, whole=True)),

@@ -51,6 +51,9 @@ HEALTHY: Mapping[str, float] = {
     'leadview_projector_measured{instance="a", part="kafka"}': 1,
     'leadview_projector_measured{instance="a", part="redis"}': 1,
     'leadview_projector_line_standing_by{instance="a", line="documents"}': 0,
+    'leadview_projector_open_transaction_age_seconds{instance="a", topic="crm.api-keys"}': 0,
+    'leadview_projector_open_transaction_age_seconds{instance="a", topic="crm.leads"}': 0,
+    'leadview_projector_problems{instance="a", problem="open_transaction"}': 0,
     'leadview_projector_problems{instance="a", problem="no_partitions"}': 0,
     'leadview_projector_problems{instance="a", problem="not_advancing"}': 0,
     'leadview_projector_problems{instance="a", problem="redis_full"}': 0,
@@ -160,6 +163,14 @@ TROUBLES: dict[str, Trouble] = {
     ),
     "a script does not end": trouble(
         10, {SERVED: 0, FAILED: 15000, BUSY: 15000}, "RedisBusy", "ServerErrors", "AvailabilityBurnsFast"
+    ),
+    "a transaction is open in a topic of access": trouble(
+        2,
+        {
+            'leadview_projector_open_transaction_age_seconds{instance="a", topic="crm.api-keys"}': grows,
+            problem("open_transaction"): 1,
+        },
+        "AccessHeldBack",
     ),
     "verification finds a difference": trouble(
         1,

@@ -16,13 +16,14 @@ from projector.commands import status
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
-from projector.operate.observe import KafkaPart, Observation, RedisPart
+from projector.operate.observe import Held, KafkaPart, Observation, RedisPart
 from projector.operate.problems import (
     STUCK_PARTITION_SECONDS,
     STUCK_SECONDS,
     UNKNOWN_SECONDS,
     UNOWNED_SECONDS,
     Lasting,
+    problems,
 )
 from projector.operate.watch import Watch
 from projector.operate.words import say
@@ -344,3 +345,55 @@ def test_a_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_
     assert (watch.condition().kinds, watch.condition().of_lines) == (["no_step"], ["jobs"])
     watch.jobs.succeeded()
     assert watch.problems() == []
+
+
+def held(since: int, seen: float, *, doubtful: bool = False) -> Held:
+    return Held(5, 7, since, seen, doubtful)
+
+
+@pytest.mark.parametrize(
+    ("given", "lasts", "may_last"),
+    [
+        pytest.param(held(998_000, 0), False, False, id="it is young"),
+        pytest.param(held(990_000, 0), False, True, id="its first record is old, and it was just seen"),
+        pytest.param(held(990_000, 1), True, False, id="it is old, and stands"),
+        pytest.param(held(998_000, 6), True, False, id="it was seen for as long"),
+        pytest.param(held(1, 4, doubtful=True), False, True, id="the time of its first record may mean nothing"),
+        pytest.param(
+            held(1, 6, doubtful=True), True, False, id="its time may mean nothing, and it was seen for as long"
+        ),
+        pytest.param(held(1_000_000, 0, doubtful=True), False, True, id="its time is in the future"),
+    ],
+)
+def test_which_transaction_has_been_open_for_longer_than_usual(given: Held, lasts: bool, may_last: bool) -> None:
+    now = 1_000_000
+    assert (given.lasts(now), given.may_last(now)) == (lasts, may_last)
+
+
+def test_a_line_behind_an_open_transaction_is_neither_late_nor_stuck() -> None:
+    """What it could apply in another partition still counts, and so does everything in lag and age."""
+    lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
+    given = taken(0, kafka(7, 9), redis({FIRST: 5, SECOND: 9}), _0=800)
+    found = replace(given.found, held={FIRST: held(800, 100)})
+    for now in (0.0, STUCK_SECONDS + 1, STUCK_PARTITION_SECONDS + 1):
+        [problem] = lasting.problems(found, [line], now)
+        assert (problem.label, problem.subjects) == ("open_transaction", ("crm.leads:0",))
+    assert [(found.lag, found.complete_until, found.readable)] == [(2, 800, {})]
+    assert [it.label for it in problems(found) if it.label in ("stale", "open_transaction")] == ["open_transaction"]
+    late = replace(found, redis=redis({FIRST: 4, SECOND: 9}, writer({"documents": 2})))
+    assert late.readable == {FIRST: (4, 5)}
+    assert [it.label for it in problems(late) if it.label in ("stale", "open_transaction")] == [
+        "open_transaction",
+        "stale",
+    ]
+
+
+def test_the_age_of_the_oldest_transaction_of_each_topic_is_a_metric() -> None:
+    watch, name = Watch(ProjectorSettings(), []), "leadview_projector_open_transaction_age_seconds crm.leads"
+    found = replace(WAITS, held={SECOND: held(900, 100)})
+    watch._take(found, time.monotonic())
+    assert measured(watch)[name] > 100
+    watch._take(replace(WAITS, held={SECOND: held(999_000, 0)}), time.monotonic())
+    assert measured(watch)[name] == 0, "it is of the usual length"
+    watch._take(replace(WAITS, oldest=None), time.monotonic())
+    assert name not in measured(watch), "nobody has looked"

@@ -152,6 +152,12 @@ NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
         "record",
         "Nothing was published there yet: the partition ends at offset {found.offset:,}.",
     ),
+    "held back": (
+        "waits",
+        "runbook.md#leadviewopentransaction",
+        "record",
+        "Nobody can read it yet: in this partition, a transaction is open from offset {found.offset:,} on.",
+    ),
     "deleted by Kafka": (
         "plain",
         "",
@@ -370,7 +376,12 @@ def _note(found: Published | None) -> str:
     if found.whole:
         return "Kafka was looked through for it: all records of the topic."
     looked = f"Kafka was looked through for it: the newest {NEWEST:,} offsets of each partition"
-    return f"{looked}." if found.all else f"{looked}, but not all of them in time: older ones may be missing below."
+    looked += "." if found.all else ", but not all of them in time: older ones may be missing below."
+    if found.unread:
+        looked += (
+            f" {found.unread:,} more are behind an open transaction, where nobody can read: newer ones may be there."
+        )
+    return looked
 
 
 def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answer:
@@ -487,6 +498,10 @@ def _not_applied(found: AboutEntity, topic: str) -> str:
         return (
             f" None was ever published to {topic} of the Kafka that is read here: all of its records were looked "
             f"through. Publish it there, with the message key {key}."
+        )
+    if found.published.unread:
+        return (
+            f" None can be read in {topic}: a transaction is open there, and it may be behind it. `status` says more."
         )
     return (
         f" None is among the newest {NEWEST:,} offsets of each partition of {topic}: it was published long ago, or "

@@ -143,6 +143,11 @@ the body is stored. So a value whose first bytes are unchanged was not written m
 
 STALE, WRITTEN, ORGANIZATION_DELETED = 0, 1, 2
 """What a script replies about an entity."""
+OLDER, REUSED = 3, 4
+"""What it replies in place of STALE if the record comes behind that of the stored event in the same partition, although
+its version is lower; or has the same version, and says something else. Compaction would keep that record alone."""
+REPEATED = 5
+"""What it replies in place of STALE if such a record repeats the stored event."""
 ERASE_DUE, REPLAY_DUE = 8, 16
 """What is added for an organization whose job is due."""
 CONTROL_CHANGED = "stamp"
@@ -180,7 +185,7 @@ _FOR_LUA = (
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
     *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE"),
     *("STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "ACCESS_ON", "KEY_REVOKED"),
-    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "ERASE_DUE", "REPLAY_DUE"),
+    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "OLDER", "REUSED", "REPEATED", "ERASE_DUE", "REPLAY_DUE"),
     *("CONTROL_CHANGED", "LARGE", "BEING_APPLIED"),
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )

@@ -27,6 +27,7 @@ from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition, Record
+from projector.redis import late_versions
 from projector.redis.apply import apply
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
@@ -303,12 +304,19 @@ async def keep_clear(store: Store, settings: ProjectorSettings, stop: Stop) -> N
     async def turn() -> None:
         nonlocal seconds
         began = time.monotonic()
-        deleted = await clear(store, settings)
+        deleted, over = await clear(store, settings), await _clear_late(store)
         seconds = time.monotonic() - began
         if deleted:
             logger.info("dead letters were deleted, because newer events were applied", extra={"dead_letters": deleted})
+        if over:
+            logger.info("entities whose last record was not their newest have a newer one", extra={"entities": over})
 
     await repeat("the look for superseded dead letters", turn, stop, lambda: max(_LOOK_SECONDS, seconds / _SHARE))
+
+
+async def _clear_late(store: Store) -> int:
+    record = await copies.read(store)
+    return await late_versions.clear(store, record.state.live) if record else 0
 
 
 async def clear(store: Store, settings: ProjectorSettings) -> int:

@@ -3,15 +3,21 @@
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 
+from devstack.ports import free_port
 from projector.record import Record
 from projector.redis import late_versions
 from projector.upkeep import jobs, reapply
 from schemas import names, resources
 from tests.harness import crm
+from tests.harness.crm import Message
 from tests.harness.generations import generation
+from tests.harness.leadview import Leadview
+from tests.harness.metrics_port import metric
 from tests.harness.projection import Projection
+from tests.harness.waiting import wait_until
 from tests.service.conftest import everywhere
 
 CONTACT, LEAD = (f"{kind}:{crm.ORGANIZATION}:{id_}" for kind, id_ in (("contacts", crm.CONTACT), ("leads", crm.LEAD)))
@@ -187,3 +193,61 @@ async def test_a_repair_in_place_keeps_the_first_of_two_contents_of_one_version(
     before = projection.documents()
     await reapply.write(projection.store, records, (generation(1),))
     assert projection.documents() == before
+
+
+@pytest.mark.parametrize(
+    ("messages", "said", "repair"),
+    [
+        pytest.param(
+            [crm.contact(6), crm.contact(5, first_name="Late")],
+            f"contact {crm.CONTACT}",
+            crm.contact(7),
+            id="an older version",
+        ),
+        pytest.param(
+            [crm.contact(6), crm.contact(6, first_name="Late")],
+            "published twice",
+            crm.contact(7),
+            id="one version twice",
+        ),
+        pytest.param(
+            [crm.deleted(resources.CONTACT, 7), crm.contact(5)],
+            f"contact {crm.CONTACT}",
+            crm.deleted(resources.CONTACT, 8),
+            id="a deleted person",
+        ),
+        pytest.param(
+            [crm.api_key(2, status="revoked"), crm.api_key(1)],
+            f"API key {crm.API_KEY}",
+            crm.api_key(3, status="revoked"),
+            id="a revoked key",
+        ),
+    ],
+)
+def test_status_names_the_entity_until_it_is_published_again(
+    leadview: Leadview, messages: list[Message], said: str, repair: Message
+) -> None:
+    leadview.topics.create(partitions=1)
+    port = free_port()
+    leadview.serve(crm.organization(1), crm.lead(1), *messages, metrics_port=port)
+    leadview.wait_until_current()
+    found = leadview.run("status", "--json")
+    status = orjson.loads(found.stdout)
+    assert (found.status, status["kinds"]) == (1, ["older_published"])
+    assert said in status["verdict"]
+    wait_until(lambda: metric(port, "leadview_projector_older_published") == 1, "the metric says so")
+    leadview.publish(repair)
+    leadview.wait_until_current()
+    wait_until(lambda: leadview.run("status").status == 0, "all is well")
+    wait_until(lambda: not leadview.redis.exists(names.LATE_VERSIONS), "the list is empty")
+
+
+def test_a_rebuild_neither_ends_nor_adds_anything(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=1)
+    leadview.serve(crm.organization(1), crm.contact(5), crm.contact(6), crm.contact(6), crm.lead(1))
+    leadview.publish(crm.lead(2), crm.lead(1))
+    leadview.wait_until_current()
+    before = leadview.redis.hkeys(names.LATE_VERSIONS)
+    assert before == [LEAD.encode()]
+    assert leadview.run("rebuild", "--max-latency", "0").status == 0
+    assert leadview.redis.hkeys(names.LATE_VERSIONS) == before

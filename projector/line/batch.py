@@ -45,7 +45,7 @@ from projector.redis.store import Store
 from schemas.faults import Fault
 from schemas.fields import UUID_AS_0
 from schemas.heartbeat import Halted
-from schemas.layouts import HISTORY_BIT, STATE_TOMBSTONE, TIME, VERSION, HeadNumbers, heads_numbers
+from schemas.layouts import HISTORY_BIT, RECORD_TIME, STATE_TOMBSTONE, VERSION, HeadNumbers, heads_numbers
 from schemas.resources import RESOURCES, Resource
 
 _BATCH_SECONDS = 0.02
@@ -365,7 +365,7 @@ _CALLS = 10
 _ORGANIZATION_ID = slice(0, len(UUID_AS_0))
 """In a message key."""
 
-_AT = slice(VERSION.stop, TIME.start)
+_AT = slice(VERSION.stop, RECORD_TIME.start)
 """In a head: offset, partition and history."""
 _NO_HEAD = (0, 0, 0, 0)
 _Heads = list[HeadNumbers | None]

@@ -36,21 +36,23 @@ local function write_each(width, last, linked, write, check)
       k = k + 1
       local name = KEYS[k]
       local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
-      local newer, behind = stored == '' or is_newer(stored, prefixes, overwrite_equal, at), nil
-      if not newer or overwrite_equal and #stored >= HEAD then
-        behind = order_of(stored, prefixes, at)
-        if behind == REPEATED and is_live(stored)
-          and sub(stored, BODY_HASH, BODY_HASH_END) ~= sub(prefixes, at + HEAD, at + BODY_HASH_END - 1) then
-          behind = REUSED
-        end
+      local newer = stored == '' or is_newer(stored, prefixes, overwrite_equal, at)
+      if not newer or overwrite_equal then
+        local behind = #stored >= HEAD and order_of(stored, prefixes, at)
         if behind then
           others = others or mget(documents + 1, read_to)
           local organization = others[record]
-          if organization and #organization == JOB_DUE_END then behind = nil end
+          if behind == REPEATED and is_live(stored)
+            and sub(stored, BODY_HASH, BODY_HASH_END) ~= sub(prefixes, at + HEAD, at + BODY_HASH_END - 1) then
+            behind = REUSED
+          end
+          newer = newer and behind ~= REUSED
+          -- Generations of two mapping versions have other bodies of one event: if one of them repeats it, it is the
+          -- same. Nothing is said about what a deleted organization had.
+          if not (newer or order == OLDER or order == REPEATED or organization and #organization == JOB_DUE_END) then
+            order = behind
+          end
         end
-        newer = newer and behind ~= REUSED
-        -- Generations of two mapping versions have other bodies of one event: if one of them repeats it, it is the same.
-        if behind and not newer and order ~= OLDER and order ~= REPEATED then order = behind end
       end
       if newer then
         others = others or mget(documents + 1, read_to)

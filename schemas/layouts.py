@@ -10,8 +10,8 @@ Every entity's value begins with the same 22 bytes, little-endian; Lua reads the
            created again, or cut off, uses its offsets again. So those of another history are compared no more than
            those of another partition are: the times decide
     16  6  time of its record in Kafka, milliseconds since 1970. A tombstone and an event of different partitions are
-           compared by these times alone: no clock of a producer of events counts. (Until 0.5, a value that an event had
-           written had the time of that event here, and keeps it until it is written again.)
+           compared by these times alone: no clock of a producer of events counts. (What a former version of the
+           program has written for an event has the time of that event here, until it is written again.)
 
 In a live document follow:
 

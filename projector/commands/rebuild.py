@@ -31,6 +31,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from projector.stop import Stop
 from projector.upkeep import reapply
+from projector.verify.causes import note_causes
 from schemas.control import number_of
 from schemas.resources import RESOURCES
 
@@ -226,6 +227,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
     criteria = criteria_of(arguments)
     promoted = await generations.verify_and_promote(operator.store, criteria, force=arguments.force)
+    await note_causes(operator.store, operator.settings, promoted.report)
     show_report(promoted.report, operator.console)
     if promoted.flip is None:
         raise Refused(

@@ -10,7 +10,7 @@ from projector.problem import Problem, stops
 from schemas import words
 from schemas.control import LAYOUT
 from schemas.heartbeat import Halted, LineTrouble
-from schemas.resources import KINDS
+from schemas.resources import RESOURCES
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -233,7 +233,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
                 "`dead-letters list` says why; let the core product publish it again with a higher version"
             )
-            what = f"the newest record of {_entities(entities)} is bad: readers see the state before it"
+            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
             return what, advice, "runbook.md#leadviewdocumentsasbefore"
         case problem.OlderPublished(entities, reused, more):
             advice = (
@@ -311,8 +311,8 @@ def _entities(entities: Sequence[str], more: int = 0) -> str:
     for entity in entities[:_MOST_NAMED]:
         topic, _, message_key = entity.partition(":")
         organization, _, id_ = message_key.partition(":")
-        noun = next((kind.noun for kind in KINDS if kind.topic == topic), topic)
-        named.append(f"{noun.replace('_', ' ')} {id_} of organization {organization}" if id_ else _named(message_key))
+        noun = next((resource.noun for resource in RESOURCES if resource.topic == topic), None)
+        named.append(f"{noun} {id_} of organization {organization}" if noun else _named(message_key))
     shown = ", ".join(named)
     count = len(entities) + more
     return shown if count == len(named) else f"{count:,} entities, such as {shown}" if shown else f"{count:,} entities"

@@ -324,7 +324,7 @@ def access(organization: events.Organization) -> bytes:
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
-    return write_head(state, version, record.offset, record.partition | record.history << HISTORY_BIT, change.time)
+    return write_head(state, version, record.offset, record.partition | record.history << HISTORY_BIT, record.timestamp)
 
 
 _DOCUMENTS: dict[Resource, Callable[[Any], msgspec.Struct]] = {CONTACT: contact_document, LEAD: lead_document}

@@ -252,6 +252,27 @@ class AccessAsBefore(_Problem, frozen=True):
     keys: tuple[str, ...]
 
 
+class DocumentsAsBefore(_Problem, frozen=True):
+    """The newest records of these entities are bad: readers see what was there before. Compaction keeps the bad records
+    alone, so a Redis that is emptied, or a rebuild, has no such document. Each is given by its topic without the prefix
+    and its message key.
+    """
+
+    entities: tuple[str, ...]
+
+
+class OlderPublished(_Problem, frozen=True):
+    """The last records of these entities are not their newest ones: an older version was published behind a newer one,
+    or, of `reused` entities among them, the same version with other content or as a delete. Compaction keeps the last
+    record alone. Each entity is given by its topic without the prefix and its message key; there are records of `more`
+    others.
+    """
+
+    entities: tuple[str, ...]
+    reused: int = 0
+    more: int = 0
+
+
 class Stale(_Problem, frozen=True):
     """`records` wait to be applied, the oldest for `seconds`: readers see an old state."""
 
@@ -329,6 +350,8 @@ Problem = (
     | NoPartitions
     | Reported
     | AccessAsBefore
+    | DocumentsAsBefore
+    | OlderPublished
     | Stale
     | RebuildDue
     | GenerationUnfilled

@@ -7,8 +7,11 @@ The newest event of an entity decides, in whatever order the partitions were rea
 
 - An event with a version is newer than one with a lower version.
 - A tombstone has no version. It is newer than the records before it in its partition. Compared with a record of another
-  partition (after partitions were added), the later time wins. It keeps the version before it, and an event that
-  creates the entity again must have a higher one.
+  partition (after partitions were added), the later time of Kafka wins, and the tombstone if both are the same. It
+  keeps the version before it, and an event that creates the entity again must have a higher one.
+
+The last record of an entity in its partition should be its newest one: compaction keeps it alone. `late` has those of
+which it is not.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,11 +24,14 @@ from projector.change import Change, read
 from projector.errors import BadRecord
 from projector.record import Record
 from schemas import documents, events
+from schemas.layouts import MAX_TIME
 from schemas.resources import CONTACT, ORGANIZATION, Kind, Resource
 
 Entity = tuple[Kind, str, str]
 """Kind, organization, id."""
 Document = msgspec.Struct | None
+NOWHERE = -1
+"""The partition of several tombstones that have the same time."""
 _SMALL = 16_384
 """A record of fewer bytes cannot exceed a limit of documents."""
 
@@ -51,6 +57,7 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     time: int
+    """That of the record in Kafka."""
     document: Any
     key: KeyState | None = None
     """Only of a live API key."""
@@ -64,6 +71,13 @@ class Reference:
     def __init__(self, keep: Callable[[Document], Any] = lambda document: document) -> None:
         self._keep = keep
         self._newest: dict[Entity, Newest] = {}
+        self._late: dict[Entity, Newest] = {}
+
+    @property
+    def late(self) -> Mapping[Entity, Newest]:
+        """The entities whose last record in the partition of their newest one is another one, with that last record:
+        its version is lower, or it is the same and says something else."""
+        return self._late
 
     @property
     def newest(self) -> Mapping[Entity, Newest]:
@@ -89,7 +103,7 @@ class Reference:
             version=change.entity.version if change.entity else 0,
             partition=record.partition,
             offset=record.offset,
-            time=max(0, change.time),
+            time=min(max(0, record.timestamp), MAX_TIME),
             document=self._keep(document),
             key=_key_state(change),
             access=mapping.access(change.entity) if isinstance(change.entity, events.Organization) else b"",
@@ -99,7 +113,16 @@ class Reference:
             self._newest[entity] = found
         elif is_newer(found, before):
             kept = before.version if found.tombstone else found.version
-            self._newest[entity] = msgspec.structs.replace(found, version=kept)
+            partition = found.partition
+            if found.tombstone and before.tombstone and (before.time, before.partition) != (found.time, partition):
+                partition = NOWHERE if before.time == found.time else partition
+            self._newest[entity] = msgspec.structs.replace(found, version=kept, partition=partition)
+            self._late.pop(entity, None)
+        elif found.partition == before.partition and found.offset > before.offset:
+            if found.version == before.version and _say_the_same(found, before):
+                self._late.pop(entity, None)
+            else:
+                self._late[entity] = found
 
     def document(self, entity: Entity) -> bytes | None:
         """Returns the JSON of one document; None if it should not exist."""
@@ -159,7 +182,19 @@ def is_newer(found: Newest, before: Newest) -> bool:
     return found.version > before.version
 
 
+def _say_the_same(found: Newest, before: Newest) -> bool:
+    """Returns whether two events of one version leave the same behind."""
+    if not (found.live or before.live):
+        return True
+    return (found.live, found.document, found.key, found.access) == (
+        before.live,
+        before.document,
+        before.key,
+        before.access,
+    )
+
+
 def _comes_after(found: Newest, before: Newest) -> bool:
     if found.partition == before.partition:
         return found.offset > before.offset
-    return found.time > before.time
+    return found.time > before.time or (found.tombstone and found.time == before.time)

@@ -94,6 +94,20 @@ MEASURED = Metric(
 DEAD_LETTERS = Metric(
     "leadview_projector_dead_letters", "gauge", "dead letters", "Dead letters that wait for an operator"
 )
+DOCUMENTS_AS_BEFORE = Metric(
+    "leadview_projector_documents_as_before",
+    "gauge",
+    "documents",
+    "Documents whose newest record is bad, so that they show what was there before it. 1,000 dead letters are looked "
+    "at. NaN if it is not known",
+)
+OLDER_PUBLISHED = Metric(
+    "leadview_projector_older_published",
+    "gauge",
+    "entities",
+    "Entities whose last record is not their newest one: an older version was published behind a newer one, or one "
+    "version twice with different content. NaN if it is not known",
+)
 REBUILD_DUE = Metric(
     "leadview_projector_rebuild_due", "gauge", "1", "1 if the live generation has an older mapping version than this"
 )
@@ -190,7 +204,8 @@ DEFECTS = Metric(
 )
 
 PROJECTOR = (
-    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY, UNVERIFIED_TOPIC, OPEN_TRANSACTION),
+    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, DOCUMENTS_AS_BEFORE, OLDER_PUBLISHED, REBUILD_DUE, REDIS_MEMORY),
+    *(UNVERIFIED_TOPIC, OPEN_TRANSACTION),
     *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
     *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, SAMPLED, REWINDS, UNAVAILABLE, DEFECTS),
 )

@@ -95,6 +95,13 @@ PLAIN = (
         "identity",
     ),
     Plain(
+        "projector/redis/late_versions.py",
+        "HDEL",
+        "Ends the count of late versions that are not named.",
+        "nothing: a comparison with the topics has found no difference",
+        "-",
+    ),
+    Plain(
         "api/metrics.py",
         "HSET",
         "Stores the latency that a worker of the API has measured.",

@@ -32,6 +32,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from projector.stop import Stop
 from projector.upkeep import reapply
+from projector.verify.causes import note_causes
 from projector.verify.report import unread
 from schemas.control import number_of
 from schemas.resources import RESOURCES
@@ -231,6 +232,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     criteria = criteria_of(arguments)
     held = {} if arguments.force else await held_back(operator.settings, RESOURCES)
     promoted = await generations.verify_and_promote(operator.store, criteria, held, force=arguments.force)
+    await note_causes(operator.store, operator.settings, promoted.report)
     show_report(promoted.report, operator.console)
     if promoted.flip is None and promoted.report.unread:
         raise Refused(f"Not promoted: {say_unread(promoted.report.unread)} End it, or use --force.")

@@ -22,7 +22,7 @@ from projector.operate.words import say_unread
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.stop import Stop
-from projector.verify import audit, rolling
+from projector.verify import audit, causes, rolling
 from projector.verify.report import Report, unread
 from projector.verify.rolling import Turn
 from projector.verify.topics import noticed
@@ -56,6 +56,9 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if seen.breaks and verified.is_exact and not arguments.next:
         # If this is exactly what Kafka has, no topic that had lost its history before concerns it any more.
         await breaks.confirm(operator.store, ACCESS if arguments.access else seen.live, seen.breaks)
+    await causes.note_causes(operator.store, operator.settings, verified)
+    if not arguments.next:
+        await causes.end_count(operator.store, verified)
     if operator.json:
         operator.print_json(verified.to_json())
     else:

@@ -23,8 +23,10 @@ from projector.ledger import breaks, copies, writers
 from projector.ledger.control import Break, ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.record import Partition
+from projector.redis import late_versions
+from projector.redis.late_versions import LateVersions
 from projector.redis.store import Memory, Store
-from projector.upkeep.dead_letters import of_access
+from projector.upkeep.dead_letters import of_access, of_newest
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
@@ -64,6 +66,10 @@ class RedisPart(msgspec.Struct, frozen=True):
     """The layouts of other versions of Leadview that have data in this Redis as well."""
     bad_access: list[DeadLetter] = []
     """The dead letters of organizations and API keys, unless they were accepted."""
+    newest_bad: list[DeadLetter] = []
+    """The dead letters of documents whose newest record is the bad one, unless they were accepted."""
+    late: LateVersions = LateVersions()
+    """The entities whose last record is not their newest one."""
     refusal: str = ""
     """Why a server refuses writes, in its words; nothing if none does."""
     as_of: int | None = None
@@ -316,6 +322,8 @@ class Observer:
             servers,
             await copies.other_layouts(store),
             await of_access(store, self._settings, dead_letters),
+            await of_newest(store, self._settings, record.state.live, dead_letters) if record else [],
+            await late_versions.current(store, record.state.live) if record else LateVersions(),
             await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),
             await copies.as_of(store, record) if record else None,
         )

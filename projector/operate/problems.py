@@ -18,7 +18,7 @@ from projector.operate.observe import Observation, RedisPart
 from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
 from projector.record import Partition
 from schemas.control import number_of
-from schemas.resources import ACCESS_KINDS
+from schemas.resources import ACCESS_KINDS, KINDS
 from schemas.words import utc
 
 STALE_SECONDS = 60.0
@@ -139,6 +139,16 @@ def of_transactions(found: Observation) -> Iterator[Problem]:
         yield problem.OpenTransaction((topic,), oldest_first, access)
 
 
+def of_records(redis: RedisPart) -> Iterator[Problem]:
+    """Yields of which entities the last record in Kafka is not the one that is shown: compaction keeps it alone."""
+    bad = ((kind.topic, letter) for letter in redis.newest_bad for kind in KINDS if letter.topic.endswith(kind.topic))
+    if entities := tuple(dict.fromkeys(f"{topic}:{letter.key}" for topic, letter in bad)):
+        yield problem.DocumentsAsBefore(entities)
+    if late := redis.late:
+        reused = sum(one.cause == "reused" for one in late.named)
+        yield problem.OlderPublished(tuple(one.field for one in late.named), reused, sum(late.more.values()))
+
+
 def reported(writer: Writer) -> Iterator[Problem]:
     """Yields what a projector says about itself in its heartbeat."""
     said = writer.heartbeat
@@ -196,6 +206,7 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
         yield from reported(writer)
     if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):
         yield problem.AccessAsBefore(keys)
+    yield from of_records(redis)
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
@@ -222,7 +233,7 @@ def _notes(found: Observation) -> Iterator[Problem]:
         yield nobody
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
-    if others := redis.dead_letters - len(redis.bad_access):
+    if others := redis.dead_letters - len(redis.bad_access) - len(redis.newest_bad):
         yield problem.DeadLetters(others)
     for writer in redis.silent(found.at):
         role = writer.heartbeat.role

@@ -18,9 +18,9 @@ from projector.errors import Refused
 from projector.ledger.breaks import BREAKS
 from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
-from projector.operate.problems import Lasting, WatchedLine, causes
+from projector.operate.problems import Lasting, WatchedLine, causes, of_records
 from projector.operate.words import say
-from projector.problem import KafkaUnknown, OfLine, Problem, RedisUnknown
+from projector.problem import DocumentsAsBefore, KafkaUnknown, OfLine, OlderPublished, Problem, RedisUnknown
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
@@ -159,6 +159,16 @@ def _parts(found: Observation) -> Iterator[Metric]:
     redis, record = found.redis, found.redis.record if found.redis else None
     yield family(metrics.MEASURED, {("kafka",): bool(found.kafka), ("redis",): bool(redis)})
     yield family(metrics.DEAD_LETTERS, redis.dead_letters if redis else _NAN)
+    wrong = {type(it): it for it in of_records(redis)} if redis else {}
+    for metric, kind in ((metrics.DOCUMENTS_AS_BEFORE, DocumentsAsBefore), (metrics.OLDER_PUBLISHED, OlderPublished)):
+        match wrong.get(kind):
+            case DocumentsAsBefore(entities):
+                count = float(len(entities))
+            case OlderPublished(entities, _, more):
+                count = float(len(entities) + more)
+            case _:
+                count = 0 if redis else _NAN
+        yield family(metric, count)
     yield family(metrics.REDIS_MEMORY, redis.used if redis else _NAN)
     yield family(metrics.REBUILD_DUE, record.rebuild_due() if record else _NAN)
     unverified: dict[tuple[str, ...], float] = {}

@@ -11,6 +11,7 @@ from projector.verify.report import Unread
 from schemas import words
 from schemas.control import LAYOUT
 from schemas.heartbeat import Halted, LineTrouble
+from schemas.resources import RESOURCES
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -57,13 +58,13 @@ def say(about: Problem) -> Said:
 
 def _where(about: Problem) -> tuple[str, ...]:
     match about:
-        case problem.KafkaUnknown() | problem.OfTopics():
+        case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished():
             return ("kafka",)
         case problem.RedisUnknown():
             return "redis", "projectors", "api"
         case problem.RedisEmpty() | problem.Incomplete():
             return "redis", "api"
-        case problem.AccessAsBefore():
+        case problem.AccessAsBefore() | problem.DocumentsAsBefore():
             return ("api",)
         case problem.RedisFull() | problem.RedisRefusesWrites():
             return "redis", "projectors"
@@ -230,6 +231,25 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "`dead-letters list` says why; let the core product publish them again",
                 "runbook.md#leadviewaccessrecordsparked",
             )
+        case problem.DocumentsAsBefore(entities):
+            advice = (
+                "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
+                "`dead-letters list` says why; let the core product publish it again with a higher version"
+            )
+            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
+            return what, advice, "runbook.md#leadviewdocumentsasbefore"
+        case problem.OlderPublished(entities, reused, more):
+            advice = (
+                "Kafka keeps the last record alone, so after a rebuild, or if Redis is emptied, it is served, also if "
+                "what it shows was deleted or revoked. Let the core product publish the entity again with a higher "
+                "version, which ends this problem"
+            )
+            older, twice = "an older version was published behind a newer one", "one version was published twice"
+            happened = f"{older}, or {twice}" if reused else older
+            if reused and reused == len(entities) and not more:
+                happened = f"{twice}, with different content"
+            what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
+            return what, advice, "runbook.md#leadviewolderpublished"
         case problem.Stale(records, seconds):
             wait = "record waits" if records == 1 else "records wait"
             return (
@@ -313,6 +333,19 @@ def say_unread(unread: Sequence[Unread]) -> str:
 def _named(message_key: str) -> str:
     organization, _, api_key = message_key.partition(":")
     return f"API key {api_key} of organization {organization}" if api_key else f"organization {organization}"
+
+
+def _entities(entities: Sequence[str], more: int = 0) -> str:
+    """Returns which entities are meant, or some of them and how many there are. `more` are not among them."""
+    named = []
+    for entity in entities[:_MOST_NAMED]:
+        topic, _, message_key = entity.partition(":")
+        organization, _, id_ = message_key.partition(":")
+        noun = next((resource.noun for resource in RESOURCES if resource.topic == topic), None)
+        named.append(f"{noun} {id_} of organization {organization}" if noun else _named(message_key))
+    shown = ", ".join(named)
+    count = len(entities) + more
+    return shown if count == len(named) else f"{count:,} entities, such as {shown}" if shown else f"{count:,} entities"
 
 
 _MOST_NAMED = 3

@@ -48,6 +48,15 @@ class LetterRow(NamedTuple):
     letter: bytes
 
 
+class LateRow(NamedTuple):
+    """A late version that is taken off their list, if its record is not behind this one in the same partition."""
+
+    field: str
+    partition: int
+    history: int
+    offset: int
+
+
 # Documents and access.
 
 
@@ -235,6 +244,14 @@ def delete_dead_letters(*, dead_letters: Key, letters: Mapping[str, int]) -> Non
 
 @_folder.script
 def replace_dead_letters(*, dead_letters: Key, letters: Sequence[LetterRow]) -> None: ...
+
+
+@_folder.script
+def note_late_versions(*, late_versions: Key, most: int, versions: Mapping[str, bytes]) -> None: ...
+
+
+@_folder.script
+def delete_late_versions(*, late_versions: Key, versions: Sequence[LateRow]) -> None: ...
 
 
 @_folder.script

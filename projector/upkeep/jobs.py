@@ -27,6 +27,7 @@ from projector.errors import Superseded, Unavailable
 from projector.kafka.reader import held_back
 from projector.ledger.writers import Writing
 from projector.line.health import WorkHealth
+from projector.redis import late_versions
 from projector.redis.scripts import erase, expire_lock, finish_work
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
@@ -157,6 +158,7 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
         if own and (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
         await dead_letters.delete(store, [letter for letter in own if not _is_later(letter, read_head(head))])
+    await late_versions.delete_of_organization(store, organization_id)
     logger.info(
         "everything of a deleted organization was erased", extra={"organization": organization_id, "keys": keys}
     )

@@ -96,6 +96,7 @@ async def _suspects(store: Store, generation: GenerationId, topics: Topics, repo
     """Returns the documents that differ from the topics, and those that are missing."""
     expected = Reference(hashes)
     await topics.add_to([expected], lambda record: _is_in_sample(record, report.sample))
+    report.late = _late(expected)
     suspects: list[DocumentKey] = []
     seen: set[Entity] = set()
     async for documents in stored_documents(store, report.sample):
@@ -113,6 +114,15 @@ async def _suspects(store: Store, generation: GenerationId, topics: Topics, repo
             report.checked[kind.topic] += 1
             suspects.append(missing)
     return suspects
+
+
+def _late(expected: Reference) -> set[str]:
+    """Returns the entities whose last record is not their newest one, except those of deleted organizations."""
+    return {
+        names.late_version(kind.topic, organization_id if kind is ORGANIZATION else f"{organization_id}:{id_}")
+        for kind, organization_id, id_ in expected.late
+        if kind is ORGANIZATION or not expected.is_erased(organization_id)
+    }
 
 
 class _Exact(NamedTuple):
@@ -186,6 +196,7 @@ async def access(store: Store, settings: ProjectorSettings) -> Report:
             )
             if chosen is None:
                 report.notes.extend(await topics.notes())
+                report.late = _late(expected)
                 for entity in expected.newest:
                     report.checked[entity[0].topic] += is_expected(expected, entity)
             by_organization = await _read_access(store, expected, await _names_in_redis(store, chosen))

@@ -77,6 +77,9 @@ class Report(msgspec.Struct):
     seen: set[int] = msgspec.field(default_factory=set)
     """Hashes of the documents that were counted, because a scan may return a name twice."""
 
+    late: set[str] = msgspec.field(default_factory=set)
+    """The entities whose last record in the topics is not their newest one, as `names.late_version` names them."""
+
     @property
     def differences(self) -> int:
         return self.missing + self.extra + self.changed
@@ -101,6 +104,11 @@ class Report(msgspec.Struct):
         if len(self.examples) < _EXAMPLES:
             self.examples.append(difference)
 
+    def has(self, topic: str, message_key: str) -> bool:
+        """Returns whether a difference of this entity was counted. `topic` is without its prefix."""
+        organization_id, _, id_ = message_key.partition(":")
+        return hash((topic, organization_id, id_ or organization_id)) in self.seen
+
     def leave(self, changing: int, what: str) -> None:
         """Note that so many kept changing. `what` are documents or organizations."""
         self.changing = changing
@@ -120,5 +128,5 @@ class Report(msgspec.Struct):
 
     def to_json(self) -> dict[str, object]:
         """Returns all figures as builtin types."""
-        found = {field: getattr(self, field) for field in self.__struct_fields__ if field != "seen"}
+        found = {field: getattr(self, field) for field in self.__struct_fields__ if field not in ("seen", "late")}
         return found | {"differences": self.differences}

@@ -14,6 +14,7 @@ from projector.ledger.control import ControlRecord, Copy, Generation
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Held, Observation, RedisPart
+from projector.redis.late_versions import LateVersion, LateVersions
 from projector.redis.store import Memory
 from schemas.faults import Fault
 from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
@@ -62,6 +63,8 @@ EVERY: list[problem.Problem] = [
     problem.Silent("a", "run", 9.0),
     problem.FewProjectors(1, 2),
     problem.AccessAsBefore(("a:b", "a")),
+    problem.DocumentsAsBefore(("leads:a:b",)),
+    problem.OlderPublished(("leads:a:b", "organizations:a"), 1, 3),
     problem.RedisNearlyFull(0.9),
 ]
 
@@ -175,6 +178,8 @@ def _without_projectors(redis: RedisPart) -> Observation:
 
 
 _BAD_KEY = DeadLetter("crm.api-keys", 0, 5, f"{crm.ORGANIZATION}:{crm.API_KEY}", "bad", 0)
+_BAD_LEAD = DeadLetter("crm.leads", 0, 5, f"{crm.ORGANIZATION}:{crm.LEAD}", "bad", 0)
+_LATE = LateVersion("leads", f"{crm.ORGANIZATION}:{crm.LEAD}", "older", 5, 6, 0, 7, 0, 0)
 _DELETES = Retention("delete", 604_800_000, -1)
 
 OBSERVED: dict[str, Callable[[], Observation]] = {
@@ -203,8 +208,9 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "Redis refuses writes": lambda: _redis(refusal="NOREPLICAS Not enough good replicas to write."),
     "a line is halted": lambda: _projectors(_documents(HALT), {}),
     "a line is failing": lambda: _projectors(_documents(Failing("documents", "KeyError")), {}),
-    "a bad record": lambda: _redis(dead_letters=1),
+    "a bad record": lambda: _redis(dead_letters=1, newest_bad=[_BAD_LEAD]),
     "a bad record of an API key": lambda: _redis(dead_letters=1, bad_access=[_BAD_KEY]),
+    "an older version is published behind a newer one": lambda: _redis(late=LateVersions([_LATE])),
     "an older program": _older_program,
     "a rebuild that nobody continues": _abandoned_rebuild,
     "the projectors' user lacks a right": lambda: _projectors(

@@ -178,6 +178,13 @@ def bad_record(message: Message, here: Installation) -> Iterator[None]:
     here.succeed("dead-letters", "drop", "--all")
 
 
+def older_version(here: Installation) -> Iterator[None]:
+    here.leadview.publish(crm.lead(200), crm.lead(199))
+    yield
+    here.leadview.publish(crm.lead(201))
+    here.leadview.wait_until_current()
+
+
 def clock_is_off(days: int, here: Installation) -> Iterator[None]:
     """The clock of a producer is that of its events. Kafka refuses records of more than an hour ahead."""
     now = datetime.now(UTC) + timedelta(days=days)
@@ -343,6 +350,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "a line is halted": a_line_is_halted,
     "a line is failing": a_line_is_failing,
     "a bad record": bind(bad_record, crm.lead(200, stage="WRONG")),
+    "an older version is published behind a newer one": older_version,
     "a bad record of an API key": bind(bad_record, crm.api_key(2, status="revoked", created_at=None)),
     "a producer's clock is a day ahead": bind(clock_is_off, 1),
     "a producer's clock is a day behind": bind(clock_is_off, -1),

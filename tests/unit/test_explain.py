@@ -89,11 +89,12 @@ def record(version: int, offset: int = 0, **fields: Any) -> Record:
         pytest.param(record(6, 9), "parked", "wrong", id="dead letter"),
         pytest.param(record(6, 8, stage="X"), "bad", "wrong", id="bad, and its dead letter was dropped"),
         pytest.param(crm.tombstone(LEAD).record(6), "replaced", "plain", id="tombstone"),
+        pytest.param(crm.tombstone(LEAD).record(6, 1), "tombstone ignored", "wrong", id="tombstone elsewhere"),
     ],
 )
 def test_what_became_of_a_record(given: Record, fate: Fate, state: str) -> None:
     letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
-    [found] = told([given], Projected({LEADS: 10}, {letter.field: letter}, SHOWN))
+    [found] = told([given], Projected({LEADS: 10, LEADS._replace(partition=1): 10}, {letter.field: letter}, SHOWN))
     before = 2 if fate == "waits" else 0
     assert (found.fate, words.outcome(found)[0], found.before) == (fate, state, before)
 
@@ -237,6 +238,10 @@ TOLD = (
     (Told(PLACE, 3, 0, "older", 4, SHOWN), "was ignored: version 4 was there before it"),
     (Told(PLACE, 3, 0, "replaced", shown=SHOWN), "was replaced since by version 5"),
     (Told(PLACE, None, 0, "replaced", shown=SHOWN), "is a delete (tombstone) that a later event has replaced"),
+    (
+        Told("crm.leads:1:4", None, 0, "tombstone ignored", shown=SHOWN),
+        "is a delete (tombstone) and was ignored: it is in another partition than version 5 at crm.leads:0:7, whose",
+    ),
     (
         Told(PLACE, 3, 0, "replaced or older", shown=SHOWN),
         "was replaced since by version 5, or ignored as older",

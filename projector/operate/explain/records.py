@@ -60,12 +60,14 @@ Fate = Literal[
     "replaced or older",
     "not shown",
     "not stored",
+    "tombstone ignored",
 ]
 """What became of a record.
 
 It waits, or it is bad: then it is parked as a dead letter, or has none any more. Or it is good: readers see it (or that
 it deleted the entity), or it was ignored, because what readers see now outranks it or because a version that was
-replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. It should never
+replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. A
+tombstone of another partition is ignored if its time is before that of what readers see. It should never
 happen that a record is not shown although it is newer, or that nothing is stored of its entity.
 """
 
@@ -212,7 +214,8 @@ def _compared(record: Record, version: int | None, head: Head, before: int | Non
     if (head.partition, head.offset) == (record.partition, record.offset):
         return "shown" if head.live else "deleted"
     if version is None:
-        return "replaced"
+        of_one = (head.partition, head.history) == (record.partition, record.history)
+        return "replaced" if of_one else "tombstone ignored"
     if head.partition == record.partition and record.offset > head.offset:
         return "outranked"
     if version > head.version:

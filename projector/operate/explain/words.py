@@ -112,6 +112,7 @@ REFUSALS: Mapping[AccessCheck, str] = {
         "The limit of the {refusal.bucket.scope}, {requests}, is used up for the next {refusal.bucket.wait:.1f} s."
     ),
 }
+_IGNORED = ("outranked", "older", "tombstone ignored")
 OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
     "waits": ("waits", "waits to be applied: {before}"),
     "parked": ("wrong", "is bad, and became a dead letter{accepted}: {told.reason}"),
@@ -123,6 +124,10 @@ OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
         "was ignored: its version {told.version} is {relation} {shown}, which was there before it",
     ),
     "older": ("plain", "was ignored: version {told.before} was there before it"),
+    "tombstone ignored": (
+        "wrong",
+        "is a delete (tombstone) and was ignored: it is in another partition than {shown}, whose time is later",
+    ),
     "replaced": ("plain", "was replaced since by {newer}"),
     "replaced or older": ("plain", "was replaced since by {newer}, or ignored as older"),
     "not shown": ("wrong", "is not shown, although it is newer than {shown}: run `verify`"),
@@ -459,9 +464,12 @@ def _shown(found: AboutEntity, topic_prefix: str) -> tuple[str, Tone]:
     if not head.live:
         return f"This {noun} is deleted{not_found}: by {place}.{later}", "plain"
     state: Tone = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
-    ignored = next((each for each in found.told if each.fate in ("outranked", "older")), None)
+    ignored = next((each for each in found.told if each.fate in _IGNORED), None)
     if ignored and not later:
-        later = f" The event at {ignored.record} {outcome(ignored)[1]}: publish it with a version above {head.version}."
+        it = "it" if ignored.version else "a `deleted` event"
+        later = (
+            f" The event at {ignored.record} {outcome(ignored)[1]}: publish {it} with a version above {head.version}."
+        )
     if ignored and state == "well":
         state = "plain"
     if found.resource is LEAD:

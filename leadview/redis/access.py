@@ -36,11 +36,13 @@ class Login(Struct, frozen=True):
     of_sentinels: bool = False
 
     def get_credentials(self) -> tuple[str, ...]:
-        """Returns the words after AUTH: none, a password, or a user and a password."""
+        """Returns the words after AUTH: none, a password, or a user and a password. A user without a password has an
+        empty one: without AUTH, Redis would take the program for its default user.
+        """
         user, password = self._user_and_password()
-        if password is None:
-            return ()
-        return (password,) if user is None else (user, password)
+        if user is not None:
+            return user, password or ""
+        return () if password is None else (password,)
 
     def user(self) -> str | None:
         """Returns the user; None if it is the default one."""

@@ -341,8 +341,8 @@ def _allowed(kind: Any) -> str:
 
 
 def _problems_together(settings: RedisSettings, given: Collection[str]) -> list[str]:
-    """Returns what is wrong with settings that are valid alone: TLS files, an incomplete sign-in, and what would protect
-    a connection and has no effect. `given` are the fields that have been set.
+    """Returns what is wrong with settings that are valid alone: TLS files, an incomplete sign-in, and what protects a
+    connection elsewhere and has no effect. `given` are the fields that have been set.
     """
     found = list(_tls_problems(settings, "redis_tls"))
     if isinstance(settings, KafkaSettings):
@@ -367,7 +367,7 @@ def _without_effect(settings: RedisSettings, given: Collection[str]) -> Iterator
         url = variable("redis_url")
         yield (
             f"{url} does not begin with rediss, and nothing is encrypted, so {names} must not be set: write rediss in "
-            "place of redis, or remove what has no effect."
+            "place of redis, or remove it."
         )
     if not isinstance(settings, KafkaSettings):
         return
@@ -375,13 +375,11 @@ def _without_effect(settings: RedisSettings, given: Collection[str]) -> Iterator
     chosen = f"{variable('kafka_security_protocol')}={protocol}"
     if "SSL" not in protocol and (names := names_of("kafka_ssl_")):
         encrypted = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
-        yield f"{chosen} encrypts nothing, so {names} must not be set: choose {encrypted}, or remove what has no effect."
+        yield f"{chosen} encrypts nothing, so {names} must not be set: choose {encrypted}, or remove it."
     if "SASL" not in protocol:
         if names := names_of("kafka_sasl_", "kafka_oauth_"):
             signed_in = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT or SASL_SSL"
-            yield (
-                f"{chosen} signs nobody in, so {names} must not be set: choose {signed_in}, or remove what has no effect."
-            )
+            yield f"{chosen} signs nobody in, so {names} must not be set: choose {signed_in}, or remove it."
         return
     others = ("kafka_sasl_username", "kafka_sasl_password") if mechanism == "OAUTHBEARER" else ("kafka_oauth_",)
     if names := names_of(*others):

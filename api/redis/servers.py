@@ -49,6 +49,8 @@ _TRYAGAIN_PAUSE_SECONDS = 0.01
 _MAP_PAUSE_SECONDS = 0.1
 """The shortest time between two reads of the slot map."""
 _CHECK_SECONDS = 0.25
+_PROMPT = 1 / 3
+"""The share of the timeout after which a connection for large values that says nothing is replaced by another one."""
 
 logger = logging.getLogger(__name__)
 
@@ -190,8 +192,8 @@ class Link:
         self._next_attempt = asyncio.Event()
         """Is set when the first attempt, at the beginning or after a loss, has failed; not set while there is a
         connection."""
-        self._busy: Busy | None = None
-        """What the last attempt to connect failed with, if Redis was busy with a script."""
+        self._failure: Exception | None = None
+        """What the last attempt to connect failed with; None if it has succeeded."""
         self.served: Served | None = None
         """What the server was found to serve last, over the present connection; None if it has to be asked."""
 
@@ -211,7 +213,9 @@ class Link:
             return self._connection
         if not self._next_attempt.is_set():
             raise ConnectionLost("the connection to Redis was lost a moment ago, or is being opened for the first time")
-        raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
+        if isinstance(self._failure, Busy):
+            raise Busy(str(self._failure))
+        raise Unavailable(f"there is no connection to Redis: {_text(self._failure)}")
 
     async def read_large(self, queue: bytes, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
         """Returns the parts of a large value, one empty part if there is none, and the replies to the check, whose
@@ -235,9 +239,10 @@ class Link:
         return await asyncio.shield(reading)
 
     async def _parts(self, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
-        connection = await self._connection_for_large()
-        before = await connection.call_packed(check.before) if check else None
+        connection, is_new = await self._connection_for_large()
         again = pack((b"GETRANGE", name, CERTAIN.start, CERTAIN.stop - 1))
+        first = connection.call_packed(check.before if check else again)
+        before = await (first if is_new else self._prompt(connection, first))
         while True:
             parts: list[bytes] = []
             while not parts or len(parts[-1]) == PART:
@@ -250,16 +255,35 @@ class Link:
             if parts[0][CERTAIN] == beginning:  # otherwise it was written between two parts
                 return parts, before, after
 
-    async def _connection_for_large(self) -> Connection:
+    async def _prompt(self, connection: Connection, reply: Future[Any]) -> Any:
+        """Returns the reply to the first command of a value. Raises ConnectionLost if nothing arrives for a part of the
+        timeout: something on the way may have forgotten the connection, and over another one there is still time.
+        """
+        sent_at = asyncio.get_running_loop().time()
+        await asyncio.wait([reply], timeout=self._timeout * _PROMPT)
+        if not reply.done() and connection.received_at < sent_at:
+            connection.closed_by_peer = True  # then its callers ask again
+            connection.close("nothing arrives over the connection for large values")
+        return await reply
+
+    async def keep_large(self, *words: Any) -> None:
+        """Send a command over the second connection, if there is one: so nothing on the way forgets it, and a dead one
+        is found while nobody waits for it. Raises Unavailable.
+        """
+        if self._large is not None and not self._large.closed:
+            await self._large.call(words)
+
+    async def _connection_for_large(self) -> tuple[Connection, bool]:
+        """Returns the second connection, and whether it was opened now."""
         async with self._opening_large:
             present, large = self.connection, self._large
-            if large is None or large.closed:
+            if is_new := large is None or large.closed:
                 large = await self._connect(late=True)
                 if self._connection is not present:
                     large.close("it belongs to an earlier connection")
                     raise ConnectionLost("the connection to Redis was lost a moment ago")
                 self._large = large
-            return large
+            return large, is_new
 
     async def reconnected(self) -> None:
         """Returns when there is a connection, or the first attempt to open one has failed, within the timeout."""
@@ -285,7 +309,7 @@ class Link:
                     connection = await self._connect()
                 except Exception as error:  # noqa: BLE001 - whatever it is, a later attempt may succeed
                     self._log_failure(failures, error)
-                    self._busy = error if isinstance(error, Busy) else None
+                    self._failure = error
                     self._attempted.set()
                     self._next_attempt.set()
                     failures += 1
@@ -300,7 +324,7 @@ class Link:
 
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
-        self._busy = None
+        self._failure = None
         self.served = None  # it may be another Redis than before
         self._attempted.set()
         self._next_attempt.set()  # for those who wait, and then not until the next loss
@@ -308,6 +332,7 @@ class Link:
         logger.info("connected to Redis", extra={"redis": repr(self._location)})
         try:
             reason = await connection.lost
+            self._failure = Unavailable(reason)
             logger.warning("lost the connection to Redis", extra={"redis": repr(self._location), "reason": reason})
         finally:
             self._connection = None
@@ -327,12 +352,15 @@ class Link:
 
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
-            reason = str(error) or type(error).__name__
             logger.warning(
                 "cannot connect to Redis",
-                extra={"redis": repr(self._location), "reason": reason},
+                extra={"redis": repr(self._location), "reason": _text(error)},
                 exc_info=None if isinstance(error, Unavailable) else error,
             )
+
+
+def _text(error: Exception | None) -> str:
+    return str(error) or type(error).__name__
 
 
 async def _prove(connection: Connection) -> None:

@@ -272,7 +272,15 @@ class Serving:
         while True:
             with suppress(Unavailable):
                 await self.check_ready()
+            await asyncio.gather(*map(self._keep_large, list(self._servers.links)))
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _keep_large(self, link: Link) -> None:
+        """Use the second connection to this server, as a request for a large document does."""
+        with suppress(Unavailable):
+            if (tag := self._tag_in(link)) is not None:
+                owner = names.tagged(tag)
+                await link.keep_large(b"GETRANGE", names.document(RESOURCES[0], owner, _NOBODYS, _NOBODY), 0, 0)
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""

@@ -146,7 +146,7 @@ class Store:
         returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
         returns the header `Data-As-Of`. Raises Unavailable.
         """
-        tag = caller.organization_tag
+        tag, lost = caller.organization_tag, ""
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await self._servers.link(tag).reconnected()
@@ -158,11 +158,12 @@ class Store:
                     reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags))
                 else:
                     reply, as_of, live = await self._call_large(link, tag, name, large_queue)
-            except ConnectionLost:
+            except ConnectionLost as error:
+                lost = f": {error}"
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
                 return reply, as_of
-        raise Unavailable("the connection is lost, or another generation is promoted, again and again")
+        raise Unavailable(f"the connection is lost, or another generation is promoted, again and again{lost}")
 
     async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, bytes, GenerationId]:
         """Returns the reply to the command, the header `Data-As-Of`, and the generation that was live right after it.

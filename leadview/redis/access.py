@@ -19,6 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
+from leadview.keep_alive import OPTIONS
 from leadview.redis.errors import AddressError, Unavailable
 from schemas import names, secret_files
 from schemas.redis_url import Host, Kind, redis_url
@@ -199,6 +200,8 @@ class _Asked(ABC):
         return {
             "socket_timeout": self._timeout,
             "socket_connect_timeout": self._timeout,
+            "socket_keepalive": True,
+            "socket_keepalive_options": OPTIONS,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
             "credential_provider": login,

@@ -22,7 +22,7 @@ from api.redis.servers import Servers
 from api.redis.serving import Serving
 from leadview.redis.errors import ErrorKind, Unavailable
 from schemas import names
-from schemas.heartbeat import SILENT_MS, Freshness
+from schemas.heartbeat import APART_MS, SILENT_MS, Freshness
 from schemas.metrics import LATENCY_BUCKETS
 from schemas.resources import RESOURCES
 
@@ -106,7 +106,7 @@ def read_snapshots(directory: Path) -> list[Counters]:
 
 def _read(path: Path) -> Counters:
     counters = msgspec.json.decode(path.read_bytes(), type=Counters)
-    if time.time() - path.stat().st_mtime > STALE_SECONDS:
+    if abs(time.time() - path.stat().st_mtime) > STALE_SECONDS:  # one from later than now: the clock was set back
         counters.in_flight, counters.generation, counters.ready, counters.projectors = 0, 0, False, None
     return counters
 
@@ -178,11 +178,14 @@ async def read_heartbeats(servers: Servers, counters: Counters) -> None:
 def _note(counters: Counters, now: int, heartbeats: Sequence[bytes]) -> None:
     """Note what the heartbeats say at this time, in milliseconds since 1970. Raises ValueError."""
     alive = 0
+    if counters.measured_at > now + APART_MS:  # the clock was set back
+        counters.measured_at, counters.complete_until = 0, 0
     for value in heartbeats:
         at, _, text = value.partition(b" ")
         heartbeat = msgspec.json.decode(text, type=Freshness)
-        alive += heartbeat.role == "run" and now - int(at) < SILENT_MS
-        # The newest one, not the best: after Redis was emptied, less is visible than before.
-        if heartbeat.measured_at > counters.measured_at:
+        alive += heartbeat.role == "run" and abs(now - int(at)) < SILENT_MS
+        # The newest one, not the best: after Redis was emptied, less is visible than before. One from later than now is
+        # by a clock that is wrong.
+        if counters.measured_at < heartbeat.measured_at <= now + APART_MS:
             counters.measured_at, counters.complete_until = heartbeat.measured_at, heartbeat.complete_until
     counters.projectors = alive

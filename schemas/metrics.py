@@ -29,6 +29,7 @@ PROBLEM_LABELS = (
     "redis_evicts",
     "redis_full",
     "redis_refuses_writes",
+    "clock_differs",
     "redis_unknown",
     "kafka_unknown",
 )

@@ -41,6 +41,11 @@ _NOBODY = str(UUID(int=0))
 _NOBODYS = GenerationId("0.000000")
 
 
+AsOf = tuple[int, bytes]
+"""A moment in microseconds since 1970, and the header that says it."""
+UNKNOWN: AsOf = 0, b""
+
+
 class Serving:
     """What the servers serve, as this worker knows it."""
 
@@ -101,7 +106,7 @@ class Serving:
         link.served = Served(reply, generation)
         return generation
 
-    def as_of(self, link: Link, reply: bytes | ErrorReply | None) -> bytes:
+    def as_of(self, link: Link, reply: bytes | ErrorReply | None) -> AsOf:
         """Returns the header `Data-As-Of`, from the first reply to `check`; nothing if it is not known, or if the shard
         has taken over slots of another one.
 
@@ -110,7 +115,7 @@ class Serving:
         """
         served = link.served
         if not isinstance(reply, bytes) or served is None or served.slots is _ALL_SLOTS:
-            return b""  # in the last case, the copy of this shard knows nothing of the other slots
+            return UNKNOWN  # in the last case, the copy of this shard knows nothing of the other slots
         return _as_of(reply)
 
     async def ask(self, link: Link, tag: bytes | None = None) -> GenerationId:
@@ -293,8 +298,8 @@ class Serving:
 
 
 @lru_cache
-def _as_of(moment: bytes) -> bytes:
-    return b"data-as-of: %b\r\n" % utc(int(moment)).encode()
+def _as_of(moment: bytes) -> AsOf:
+    return int(moment) * 1000, b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
 
 def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:

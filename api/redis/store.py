@@ -4,6 +4,7 @@ document is then read by itself, in parts.
 
 import asyncio
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from api.errors import Rebuilding
 from api.redis import scripts
 from api.redis.servers import Link, Servers, Turns
-from api.redis.serving import Serving
+from api.redis.serving import UNKNOWN, AsOf, Serving
 from api.request import Credentials
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
@@ -62,12 +63,21 @@ class Reply(Struct, frozen=True, gc=False):
     """The header `Data-As-Of`; empty if it is not known."""
 
 
-def read_reply(reply: int | bytes, as_of: bytes = b"") -> Reply:
+def read_reply(reply: int | bytes, as_of: AsOf = UNKNOWN) -> Reply:
     """Decode a reply of `serve.lua`, as the header of the script describes it."""
     if isinstance(reply, int):
         return Reply(reply)
-    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD_BYTES:], (), as_of]
+    head = _HEAD.unpack_from(reply)
+    fields: list[Any] = [*head, reply[_HEAD_BYTES:], (), told(as_of, head[1])]
     return Reply(*fields)
+
+
+def told(as_of: AsOf, now: int) -> bytes:
+    """Returns the header, unless its moment is later than `now` by the clock of Redis, or by that of this machine: a
+    clock was set back, or is wrong.
+    """
+    moment, header = as_of
+    return header if moment <= now and moment <= time.time() * 1e6 else b""
 
 
 class Store:
@@ -130,7 +140,7 @@ class Store:
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         value, *rest = parts
-        reply = replace(reply, as_of=as_of)  # meanwhile, another server may have taken over
+        reply = replace(reply, as_of=told(as_of, reply.now))  # meanwhile, another server may have taken over
         is_live = bool(value) and value[0] == STATE_LIVE
         return replace(reply, status=200, value=value, rest=(*rest,)) if is_live else replace(reply, status=404)
 
@@ -141,7 +151,7 @@ class Store:
         record_id: str | None,
         etags: tuple[bytes, ...],
         large_queue: bytes | None = None,
-    ) -> tuple[Any, bytes]:
+    ) -> tuple[Any, AsOf]:
         """Returns the reply of the script in the generation that is live when it is executed. With `large_queue`, it
         returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
         returns the header `Data-As-Of`. Raises Unavailable.
@@ -165,24 +175,24 @@ class Store:
                 return reply, as_of
         raise Unavailable(f"the connection is lost, or another generation is promoted, again and again{lost}")
 
-    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, bytes, GenerationId]:
+    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, AsOf, GenerationId]:
         """Returns the reply to the command, the header `Data-As-Of`, and the generation that was live right after it.
         Raises Unavailable.
         """
         check = self._serving.check(link)
         try:
             if check is None:
-                return await link.connection.call_packed(packed), b"", await self._believed(link, tag)
+                return await link.connection.call_packed(packed), UNKNOWN, await self._believed(link, tag)
             reply, before, after = await link.connection.call_packed(packed, check)
         except ErrorReply as error:
             reply, answered = await self._servers.retry(error, link, tag, packed, scripts.serve)
-            return reply, b"", await self._believed(answered, tag)
+            return reply, UNKNOWN, await self._believed(answered, tag)
         live = self._serving.read(link, tag, after) or await self._serving.ask(link, tag)
         return reply, self._serving.as_of(link, before), live
 
     async def _call_large(
         self, link: Link, tag: bytes, name: bytes, queue: bytes
-    ) -> tuple[Sequence[bytes], bytes, GenerationId]:
+    ) -> tuple[Sequence[bytes], AsOf, GenerationId]:
         """Returns the parts of a large value, the header `Data-As-Of`, and the generation that was live right after the
         last part was read. Raises Unavailable.
         """
@@ -191,9 +201,9 @@ class Store:
             parts, before, after = await link.read_large(queue, name, check)
         except ErrorReply as error:  # slots are being moved: the value comes in one part, over the usual connection
             value, answered = await self._servers.retry(error, link, tag, pack((b"GET", name)))
-            return (value or b"",), b"", await self._believed(answered, tag)
+            return (value or b"",), UNKNOWN, await self._believed(answered, tag)
         if check is None:
-            return parts, b"", await self._believed(link, tag)
+            return parts, UNKNOWN, await self._believed(link, tag)
         live = self._serving.read(link, tag, after) or await self._serving.ask(link, tag)
         return parts, self._serving.as_of(link, before), live
 

@@ -25,6 +25,7 @@ from projector.record import Partition
 from projector.redis.store import Memory, Store
 from projector.upkeep.dead_letters import of_access
 from schemas import names
+from schemas.heartbeat import Clocks
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -55,6 +56,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     """The dead letters of organizations and API keys, unless they were accepted."""
     refusal: str = ""
     """Why a server refuses writes, in its words; nothing if none does."""
+    clocks: Clocks | None = None
+    """The clock of Redis and that of the program that observes; None unless they differ."""
     as_of: int | None = None
     """Everything that Kafka held at this moment, in ms since 1970, is visible (`Data-As-Of`); None: not known."""
 
@@ -252,6 +255,7 @@ class Observer:
             await copies.other_layouts(store),
             await of_access(store, self._settings, dead_letters),
             await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),
+            max((it for it in await store.clocks() if it.differ), key=lambda it: it.apart_ms, default=None),
             await copies.as_of(store, record) if record else None,
         )
 

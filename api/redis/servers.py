@@ -49,6 +49,7 @@ _TRYAGAIN_PAUSE_SECONDS = 0.01
 _MAP_PAUSE_SECONDS = 0.1
 """The shortest time between two reads of the slot map."""
 _CHECK_SECONDS = 0.25
+_DRAIN_PAUSE_SECONDS = 0.01
 _PROMPT = 1 / 3
 """The share of the timeout after which a connection for large values that says nothing is replaced by another one."""
 
@@ -295,6 +296,30 @@ class Link:
         if self._connection is not None:
             self._connection.close(reason)
 
+    async def renew(self) -> None:
+        """Open another connection to where Redis is now, and use it from then on. What waits for a reply over the
+        former one gets it, and no request fails. Raises Unavailable; then the former one stays.
+        """
+        former = self._connection
+        if former is None:
+            return  # one is being opened
+        await self._location.renew()
+        address = await self._location.find()
+        connection = await self._connect_to(address)
+        if self._connection is not former:
+            connection.close("the former connection was lost meanwhile")
+            return
+        self.address, self._connection, self.served = address, connection, None
+        large, self._large = self._large, None
+        if large is not None:
+            large.closed_by_peer = True  # then its callers ask again
+            large.close("another connection has taken its place")
+        try:
+            while former.in_flight and not former.closed:  # noqa: ASYNC110 - requests pay for no event
+                await asyncio.sleep(_DRAIN_PAUSE_SECONDS)
+        finally:
+            former.close("another connection has taken its place")
+
     async def first_attempt(self) -> None:
         """Returns when the first attempt to connect has succeeded or failed, within the timeout."""
         await self._attempted.wait()
@@ -332,10 +357,13 @@ class Link:
         logger.info("connected to Redis", extra={"redis": repr(self._location)})
         try:
             reason = await connection.lost
+            while self._connection is not connection:
+                connection = self._connection  # it was renewed
+                reason = await connection.lost
             self._failure = Unavailable(reason)
             logger.warning("lost the connection to Redis", extra={"redis": repr(self._location), "reason": reason})
         finally:
-            self._connection = None
+            connection, self._connection = self._connection, None
             connection.close("the API is shutting down")
             if self._large is not None:
                 self._large.closed_by_peer |= connection.closed_by_peer  # then its callers ask again, too
@@ -345,8 +373,11 @@ class Link:
 
     async def _connect(self, *, late: bool = False) -> Connection:
         """Returns a connection that is ready for commands. Raises Unavailable."""
+        return await self._connect_to(self.address, late=late)
+
+    async def _connect_to(self, address: Address, *, late: bool = False) -> Connection:
         connection, _ = await connect(
-            self.address, _prove, within=self._timeout, max_in_flight=self._max_in_flight, late=late
+            address, _prove, within=self._timeout, max_in_flight=self._max_in_flight, late=late
         )
         return connection
 
@@ -415,6 +446,12 @@ class Servers(ABC):
         """Returns the link to call after this error reply, and whether ASKING has to be sent first. Raises ErrorReply
         if the error reply names no other server.
         """
+
+    async def renew(self) -> None:
+        """Open other connections, to where Redis is now, in place of the present ones. No request fails. Raises
+        Unavailable.
+        """
+        await asyncio.gather(*(link.renew() for link in list(self.links)))
 
     @abstractmethod
     async def run(self) -> None:
@@ -535,6 +572,10 @@ class Cluster(Servers):
                     await self._wait_until_outdated()
         finally:
             await self._primaries.close()
+
+    async def renew(self) -> None:
+        await self._primaries.renew()
+        await super().renew()
 
     async def first_attempt(self) -> None:
         await self._map_attempted.wait()

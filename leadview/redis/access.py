@@ -93,6 +93,9 @@ class Address(Struct, frozen=True):
     async def find(self) -> "Address":
         return self
 
+    async def renew(self) -> None:
+        """There is nothing to renew: the name of the host is resolved for each connection."""
+
     async def close(self) -> None:
         """There is nothing to close."""
 
@@ -189,11 +192,15 @@ class _Asked(ABC):
     def _opened(self) -> Any:
         """Returns redis-py's object, which is not connected yet."""
 
+    async def renew(self) -> None:
+        """Ask over new connections from now on: those that exist may lead to servers that know nothing new."""
+        await self.close()
+        self._client = self._opened()
+
     async def _failed(self) -> None:
         if self._timeout < self._longest:
-            await self.close()
             self._timeout = min(2 * self._timeout, self._longest)
-            self._client = self._opened()
+            await self.renew()
 
     def _options(self, login: Login) -> dict[str, Any]:
         """Returns redis-py's options for a connection to one of them."""

@@ -85,6 +85,11 @@ class Primaries(Generic[N]):
             self._shards = self.version, list(map(frozenset, found.values()))
         return self._shards[1]
 
+    async def renew(self) -> None:
+        """Read the map over new connections, as soon as possible."""
+        await self._map.renew()
+        self.outdated.set()
+
     async def close(self) -> None:
         """Close the connections over which the map is read."""
         await self._map.close()

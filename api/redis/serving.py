@@ -16,6 +16,7 @@ connection, for promotions, for slots that move, and for the poll.
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -299,6 +300,9 @@ class Serving:
 
 @lru_cache
 def _as_of(moment: bytes) -> AsOf:
+    """Returns nothing for a moment that is in the future by the clock of this machine when it is seen first."""
+    if int(moment) > time.time() * 1000:
+        return UNKNOWN
     return int(moment) * 1000, b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
 

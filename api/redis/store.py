@@ -4,7 +4,6 @@ document is then read by itself, in parts.
 
 import asyncio
 import struct
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,20 +63,16 @@ class Reply(Struct, frozen=True, gc=False):
 
 
 def read_reply(reply: int | bytes, as_of: AsOf = UNKNOWN) -> Reply:
-    """Decode a reply of `serve.lua`, as the header of the script describes it."""
+    """Decode a reply of `serve.lua`, as the header of the script describes it.
+
+    A moment that is later than now by the clock of Redis is not told: that clock was set back, or is another one now.
+    """
     if isinstance(reply, int):
         return Reply(reply)
     head = _HEAD.unpack_from(reply)
-    fields: list[Any] = [*head, reply[_HEAD_BYTES:], (), told(as_of, head[1])]
-    return Reply(*fields)
-
-
-def told(as_of: AsOf, now: int) -> bytes:
-    """Returns the header, unless its moment is later than `now` by the clock of Redis, or by that of this machine: a
-    clock was set back, or is wrong.
-    """
     moment, header = as_of
-    return header if moment <= now and moment <= time.time() * 1e6 else b""
+    fields: list[Any] = [*head, reply[_HEAD_BYTES:], (), header if moment <= head[1] else b""]
+    return Reply(*fields)
 
 
 class Store:
@@ -140,7 +135,9 @@ class Store:
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         value, *rest = parts
-        reply = replace(reply, as_of=told(as_of, reply.now))  # meanwhile, another server may have taken over
+        reply = replace(
+            reply, as_of=as_of[1] if as_of[0] <= reply.now else b""
+        )  # meanwhile, another server may have taken over
         is_live = bool(value) and value[0] == STATE_LIVE
         return replace(reply, status=200, value=value, rest=(*rest,)) if is_live else replace(reply, status=404)
 

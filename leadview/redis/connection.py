@@ -198,7 +198,8 @@ class Connection(asyncio.Protocol):
         self.close(f"the connection to Redis was lost: {exc or 'closed by Redis'}{why}")
 
     def _closed(self) -> Unavailable:
-        return self._error(self.lost.result() if self.lost.done() else "the connection to Redis is closed")
+        why = f": {self.lost.result()}" if self.lost.done() else ""
+        return self._error(f"the connection to Redis is closed{why}")
 
     def _error(self, reason: str) -> Unavailable:
         return ConnectionLost(reason) if self.closed_by_peer else Unavailable(reason)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from schemas import heartbeat
-from schemas.heartbeat import LineTrouble
+from schemas.heartbeat import Clocks, LineTrouble
 
 OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
@@ -157,6 +157,15 @@ class RedisRefusesWrites(_Problem, frozen=True):
     """Redis refuses writes although it is not full. `reason` is what it said."""
 
     reason: str
+
+
+class ClockDiffers(_Problem, frozen=True):
+    """The clock of Redis and that of a program differ; `clocks` is what both said at the same moment. `programs` are
+    the ids of the projectors that report it; none if it is this program itself.
+    """
+
+    programs: tuple[str, ...]
+    clocks: Clocks
 
 
 class RedisEmpty(_Problem, frozen=True):
@@ -338,6 +347,7 @@ Problem = (
     | RedisEvicts
     | RedisFull
     | RedisRefusesWrites
+    | ClockDiffers
     | RedisEmpty
     | Incomplete
     | NoProjector

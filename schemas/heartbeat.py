@@ -13,6 +13,8 @@ from schemas.faults import Fault
 
 SILENT_MS = 5_000
 """A writer that has stored no heartbeat for this time is not alive, or stands still."""
+APART_MS = 2_000
+"""The clocks of two machines that are further apart differ: what depends on the time may be wrong."""
 State = Literal["running", "halted", "failing", "standing by"]
 """What a line does, in the heartbeats and in `status`."""
 
@@ -53,6 +55,26 @@ class StandingBy(Struct, frozen=True, tag="standing by"):
     mapping: int
 
 
+class Clocks(Struct, frozen=True):
+    """What a clock of Redis and that of a program said at the same moment, in milliseconds since 1970."""
+
+    redis: int
+    own: int
+
+    @classmethod
+    def read(cls, before: int, redis: int, after: int) -> "Clocks":
+        """Returns the clocks, of which that of Redis was read between two readings of the other one."""
+        return cls(redis, min(max(redis, before), after))
+
+    @property
+    def apart_ms(self) -> int:
+        return abs(self.redis - self.own)
+
+    @property
+    def differ(self) -> bool:
+        return self.apart_ms > APART_MS
+
+
 class Former(Struct, frozen=True, tag="former"):
     """What a former version of the program said in its heartbeat, in its words."""
 
@@ -73,8 +95,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     version does not say it.
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
-    in milliseconds since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and
-    LEADVIEW_GROUP_ID; None if its version does not say it.
+    in milliseconds since 1970, and 0 if it was never measured. `clocks` is None unless they differ. `prefix` and
+    `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version does not say it.
     """
 
     lines: dict[str, str] = {}
@@ -85,6 +107,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     of_lines: list[str] = []
     measured_at: int = 0
     complete_until: int = 0
+    clocks: Clocks | None = None
     prefix: str | None = None
     group: str | None = None
 

@@ -30,10 +30,15 @@ PROBLEM_LABELS = (
     "redis_evicts",
     "redis_full",
     "redis_refuses_writes",
+    "clock_differs",
     "redis_unknown",
     "kafka_unknown",
 )
 """The names of the problems that projectors report: in `leadview_projector_problems`, in logs, and as sections of
+`docs/runbook.md`."""
+
+API_PROBLEM_LABELS = ("not_written", "clock_differs")
+"""The names of the problems that workers of the API report: in `leadview_api_problems`, and as sections of
 `docs/runbook.md`."""
 
 
@@ -255,11 +260,18 @@ LIMITER_REFUSALS = Metric(
 )
 IN_FLIGHT = Metric("leadview_api_redis_in_flight", "gauge", "commands", "Commands that are waiting for Redis")
 GENERATION = Metric("leadview_api_generation", "gauge", "1", "The generation of documents that is served")
+API_PROBLEMS = Metric(
+    "leadview_api_problems",
+    "gauge",
+    "workers",
+    "Workers that report a problem, by its name. docs/runbook.md has a section for each",
+    ("problem",),
+)
 READY_WORKERS = Metric("leadview_api_ready_workers", "gauge", "workers", "Workers that are ready to serve")
 
 API = (
     *(REQUESTS, REQUEST_SECONDS, SERVED_AGE, PROJECTORS),
-    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, GENERATION, READY_WORKERS),
+    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, GENERATION, READY_WORKERS, API_PROBLEMS),
 )
 """What the API exports for all of its workers together."""
 

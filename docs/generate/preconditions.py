@@ -74,20 +74,6 @@ PLAIN = (
         "the job",
     ),
     Plain(
-        "projector/upkeep/jobs.py",
-        "SET",
-        "Takes the lock of a job (expires).",
-        "nobody holds it (`NX`)",
-        "Redis",
-    ),
-    Plain(
-        "projector/kafka/accepted.py",
-        "SET",
-        "Takes the lock of the accepted bad records (expires).",
-        "nobody holds it (`NX`)",
-        "Redis",
-    ),
-    Plain(
         "projector/upkeep/dead_letters.py",
         "HSET",
         "Parks records of a recreated organization as dead letters.",

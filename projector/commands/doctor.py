@@ -45,7 +45,6 @@ SECONDS = 8.0
 """How long each check may take."""
 ANSWER_SECONDS = 4.0
 """How long Redis and Kafka may take for their first answer."""
-_MAX_CLOCK_SECONDS = 2.0
 _OLDEST_REDIS = (6, 2)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
 _STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow"}
@@ -232,14 +231,12 @@ async def _eviction(found: Observation) -> str:
 
 async def _clock(store: Store) -> str:
     """Redis judges when keys and rate limits expire, and ages are differences to this machine's clock."""
-    before = time.time()
-    servers = await store.info("server")
-    after = time.time()
-    stamps = [int(server["server_time_usec"]) / 1e6 for server in servers if "server_time_usec" in server]
-    off = max((max(before - stamp, stamp - after, 0.0) for stamp in stamps), default=0.0)
-    if off > _MAX_CLOCK_SECONDS:
-        raise Refused(f"the clocks of Redis and of this machine differ by {off:.1f} s: let NTP set both")
-    return f"it differs from that of this machine by at most {off + after - before:.2f} s"
+    before = time.monotonic()
+    furthest = max(await store.clocks(), key=lambda clocks: clocks.apart_ms)
+    asked_for, apart = time.monotonic() - before, furthest.apart_ms / 1000
+    if furthest.differ:
+        raise Refused(f"the clocks of Redis and of this machine differ by {apart:.1f} s: let NTP set both")
+    return f"it differs from that of this machine by at most {apart + asked_for:.2f} s"
 
 
 async def _data(found: Observation) -> str:

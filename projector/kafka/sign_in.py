@@ -1,4 +1,5 @@
-"""How the Kafka clients of this process sign in: each new connection uses the password or the token as it is now.
+"""How the Kafka clients of this process sign in: each new connection uses the password or the token as it is now. It is
+kept alive as well (`leadview/keep_alive.py`).
 
 aiokafka takes the password once, when a client is created. It also takes a token that the broker refuses for accepted,
 because the broker says so in the reply and not by an error code. `install` replaces its connections with ones that do
@@ -29,6 +30,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
+from leadview.keep_alive import keep_alive
 from schemas import secret_files
 from schemas.settings import ProjectorSettings, TokenFunction, token_function
 
@@ -69,6 +71,11 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
         if isinstance(sasl_plain_password, Password):
             sasl_plain_password = Password.of(sasl_plain_password.settings)
         super().__init__(*address, sasl_plain_password=sasl_plain_password, **options)
+
+    async def connect(self) -> Any:
+        connected = await super().connect()
+        keep_alive(self._writer.get_extra_info("socket"))
+        return connected
 
     def authenticator_oauth(self) -> OAuthAuthenticator:
         return _Bearer(sasl_oauth_token_provider=self._sasl_oauth_token_provider)

@@ -28,6 +28,7 @@ from projector.redis.late_versions import LateVersions
 from projector.redis.store import Memory, Store
 from projector.upkeep.dead_letters import of_access, of_newest
 from schemas import names
+from schemas.heartbeat import Clocks
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -72,6 +73,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     """The entities whose last record is not their newest one."""
     refusal: str = ""
     """Why a server refuses writes, in its words; nothing if none does."""
+    clocks: Clocks | None = None
+    """The clock of Redis and that of the program that observes; None unless they differ."""
     as_of: int | None = None
     """Everything that Kafka held at this moment, in ms since 1970, is visible (`Data-As-Of`); None: not known."""
 
@@ -325,6 +328,7 @@ class Observer:
             await of_newest(store, self._settings, record.state.live, dead_letters) if record else [],
             await late_versions.current(store, record.state.live) if record else LateVersions(),
             await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),
+            max((it for it in await store.clocks() if it.differ), key=lambda it: it.apart_ms, default=None),
             await copies.as_of(store, record) if record else None,
         )
 

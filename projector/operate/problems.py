@@ -94,13 +94,15 @@ def of_servers(found: Observation) -> Iterator[Problem]:
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
-    """Yields whether documents may be evicted, or not be written."""
+    """Yields whether documents may be evicted, or not be written, and whether the clocks differ."""
     if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
         yield problem.RedisFull(redis.used)
     if redis.refusal:
         yield problem.RedisRefusesWrites(redis.refusal)
+    if redis.clocks:
+        yield problem.ClockDiffers((), redis.clocks)
 
 
 def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
@@ -177,6 +179,14 @@ def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
             yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group, str(usual))
 
 
+def _of_clocks(redis: RedisPart) -> Iterator[Problem]:
+    """Yields that the clocks of projectors differ from that of Redis, although the one of this program does not."""
+    differing = [(it.heartbeat.clocks, it.id) for it in redis.living if it.heartbeat.clocks]
+    if differing and not redis.clocks:
+        furthest, _ = max(differing, key=lambda it: it[0].apart_ms)
+        yield problem.ClockDiffers(tuple(program for _, program in differing), furthest)
+
+
 def unattended(redis: RedisPart) -> Problem | None:
     """Returns that nobody fills a newer generation, or that nobody writes it any more."""
     state = redis.record.state if redis.record else None
@@ -202,6 +212,7 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
     yield from of_projectors(redis, found)
+    yield from _of_clocks(redis)
     for writer in redis.living:
         yield from reported(writer)
     if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):

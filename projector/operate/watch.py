@@ -20,7 +20,15 @@ from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
 from projector.operate.problems import Lasting, WatchedLine, causes, of_records
 from projector.operate.words import say
-from projector.problem import DocumentsAsBefore, KafkaUnknown, OfLine, OlderPublished, Problem, RedisUnknown
+from projector.problem import (
+    ClockDiffers,
+    DocumentsAsBefore,
+    KafkaUnknown,
+    OfLine,
+    OlderPublished,
+    Problem,
+    RedisUnknown,
+)
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
@@ -80,6 +88,7 @@ class Watch(Collector):
     def condition(self) -> Condition:
         """Returns what the heartbeat says."""
         measured_at, complete_until = self._complete
+        differing = next((it.clocks for it in self._found if isinstance(it, ClockDiffers)), None)
         # What anybody sees who asks the servers, `status` finds out itself.
         own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown)]
         return Condition(
@@ -91,6 +100,7 @@ class Watch(Collector):
             of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
             measured_at=measured_at,
             complete_until=complete_until,
+            clocks=differing,
             prefix=self._settings.topic_prefix,
             group=self._settings.group_id,
         )

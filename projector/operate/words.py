@@ -68,7 +68,7 @@ def _where(about: Problem) -> tuple[str, ...]:
             return ("api",)
         case problem.RedisFull() | problem.RedisRefusesWrites():
             return "redis", "projectors"
-        case problem.RedisEvicts():
+        case problem.RedisEvicts() | problem.ClockDiffers():
             return ("redis",)
         case problem.OfLine() | problem.NoProjector() | problem.FewProjectors() | problem.OtherSettings():
             return ("projectors",)
@@ -147,6 +147,13 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             return (
                 "Redis refuses writes",
                 f"{reason.rstrip('.')}. Nothing is applied until Redis accepts writes: repair its replicas or its disk",
+                page,
+            )
+        case problem.ClockDiffers(programs, clocks):
+            whose = f"that of {', '.join(programs)}" if programs else "that of this machine"
+            return (
+                f"the clocks differ: that of Redis says {words.utc(clocks.redis)}, {whose} {words.utc(clocks.own)}",
+                "API keys expire by the clock of Redis, and Data-As-Of is not known meanwhile. Let NTP set both clocks",
                 page,
             )
         case problem.RedisEmpty(filling):

@@ -155,6 +155,10 @@ def finish_work(*, organization: Key, lock: Key, head: bytes, holder: bytes) -> 
 
 
 @_folder.script
+def take_lock(*, lock: Key, holder: bytes, seconds: int) -> None: ...
+
+
+@_folder.script
 def expire_lock(*, lock: Key, holder: bytes, seconds: int) -> None: ...
 
 
@@ -190,7 +194,11 @@ def mark_filled(
 
 
 @_folder.script
-def store_as_of(*, copy: Key, as_of: Key, moment: int, lasts: int, needed: Sequence[EndRow]) -> None: ...
+def store_as_of(*, copy: Key, as_of: Key, moment: int, lasts: int, apart: int, needed: Sequence[EndRow]) -> None: ...
+
+
+@_folder.script
+def read_as_of(*, as_of: Key) -> None: ...
 
 
 @_folder.script

@@ -28,7 +28,7 @@ from projector.kafka.reader import held_back
 from projector.ledger.writers import Writing
 from projector.line.health import WorkHealth
 from projector.redis import late_versions
-from projector.redis.scripts import erase, expire_lock, finish_work
+from projector.redis.scripts import erase, expire_lock, finish_work, take_lock
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from projector.upkeep import dead_letters, reapply
@@ -64,7 +64,8 @@ class Lock(msgspec.Struct, frozen=True):
 async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
     """Hold the lock of this name until the block ends. Yields None if another process holds it. Raises Unavailable."""
     holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
-    if not await store.ask_one(b"SET", key, holder, b"NX", b"EX", _LOCK_SECONDS):
+    [is_taken] = await store.run([take_lock(lock=key, holder=holder, seconds=_LOCK_SECONDS)])
+    if not is_taken:
         yield None
         return
     lock, ended = Lock(key, holder, store.replication_epoch), Stop()

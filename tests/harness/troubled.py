@@ -17,7 +17,7 @@ from projector.operate.observe import Held, Observation, RedisPart
 from projector.redis.late_versions import LateVersion, LateVersions
 from projector.redis.store import Memory
 from schemas.faults import Fault
-from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Clocks, Failing, Former, Halted, LineTrouble, StandingBy
 from tests.harness import crm
 from tests.harness.console import observation_of
 from tests.harness.generations import generation, ids
@@ -42,6 +42,8 @@ EVERY: list[problem.Problem] = [
     problem.RedisEvicts(("allkeys-lru",)),
     problem.RedisFull(1.0),
     problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
+    problem.ClockDiffers((), Clocks(3_600_000, 0)),
+    problem.ClockDiffers(("a", "b"), Clocks(0, 3_600_000)),
     problem.RedisEmpty(filling=False),
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),

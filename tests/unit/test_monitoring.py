@@ -39,6 +39,7 @@ HEALTHY: Mapping[str, float] = {
     'leadview_build_info{instance="a", program="projector"}': 1,
     'leadview_api_projectors{instance="api"}': 2,
     'leadview_api_ready_workers{instance="api"}': 2,
+    'leadview_api_problems{instance="api", problem="not_written"}': 0,
     'leadview_api_served_age_seconds{instance="api"}': 3,
     'leadview_api_limiter_failures_total{instance="api"}': 0,
     'leadview_api_redis_errors_total{instance="api", reason="busy"}': 0,
@@ -110,6 +111,9 @@ TROUBLES: dict[str, Trouble] = {
         10,
         {**gone(PROJECTOR), 'leadview_api_projectors{instance="api"}': 0, AGES[0]: grows},
         *("NoProjector", "NotMeasured", "Stale", "FreshnessBurnsFast"),
+    ),
+    "a worker of the API reads another Redis than the projectors write": trouble(
+        10, {'leadview_api_problems{instance="api", problem="not_written"}': 1}, "ApiProblem"
     ),
     "the API is no longer scraped": trouble(10, gone(API), "NoApi", "AvailabilityBurnsFast"),
     "nothing is scraped any more": trouble(
@@ -369,7 +373,9 @@ def test_alerts_and_problems_have_sections_in_the_runbook() -> None:
         assert rule["annotations"]["runbook_url"] == f"{OPTIONS.runbook}#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("page", "ticket")
         assert f"\n## {rule['alert']}\n" in runbook, f"docs/runbook.md: add a section `## {rule['alert']}`"
-    assert [kind for kind in metrics.PROBLEM_LABELS if f"\n### {kind}\n" not in runbook] == []
+    assert [
+        kind for kind in (*metrics.PROBLEM_LABELS, *metrics.API_PROBLEM_LABELS) if f"\n### {kind}\n" not in runbook
+    ] == []
 
 
 @pytest.mark.parametrize("labels", [OPTIONS.labels, ("region", "stage")])

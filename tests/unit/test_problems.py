@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from docs.generate.troubles import ROWS
@@ -26,7 +27,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from schemas import metrics, words
 from schemas.control import Stamp
-from schemas.heartbeat import Heartbeat, LineTrouble
+from schemas.heartbeat import Clocks, Heartbeat, LineTrouble
 from tests.harness import control, troubled
 from tests.harness.troubled import EVERY, HALT, OBSERVED
 
@@ -60,6 +61,11 @@ def projector(
         of_lines=list(of_lines),
     )
     return Writer("host-1-ab", age_ms, said)
+
+
+def with_clocks(clocks: Clocks | None) -> Writer:
+    writer = projector()
+    return replace(writer, heartbeat=replace(writer.heartbeat, clocks=clocks))
 
 
 def rebuilding(age_ms: int = 100) -> Writer:
@@ -126,6 +132,26 @@ def test_all_is_well(found: Observation) -> None:
 @pytest.mark.parametrize(
     ("found", "said", "advised"),
     [
+        pytest.param(
+            survey(redis(projector(age_ms=-3_600_000)), kafka()),
+            "no projector is running",
+            "start one",
+            id="the clock was set back since the last heartbeat",
+        ),
+        pytest.param(
+            survey(replace(redis(), clocks=Clocks(3_600_000, 0)), kafka()),
+            "the clocks differ: that of Redis says 1970-01-01T01:00:00.000Z, that of this machine "
+            "1970-01-01T00:00:00.000Z",
+            "Let NTP set both clocks",
+            id="the clock of this machine differs",
+        ),
+        pytest.param(
+            survey(redis(*map(with_clocks, (Clocks(0, 3_600_000), None, Clocks(9, 3_600_003)))), kafka()),
+            "the clocks differ: that of Redis says 1970-01-01T00:00:00.000Z, that of host-1-ab, host-1-ab "
+            "1970-01-01T01:00:00.000Z",
+            "API keys expire by the clock of Redis",
+            id="the clocks of projectors differ, each by other milliseconds",
+        ),
         pytest.param(
             survey(redis(projector(age_ms=5000)), kafka()), "no projector is running", "start one", id="no projector"
         ),

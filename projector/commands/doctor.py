@@ -24,6 +24,7 @@ from projector.commands.argument_types import read_key
 from projector.commands.operator import Operator
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
+from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
@@ -38,7 +39,7 @@ from projector.redis.store import Store
 from schemas import api_keys
 from schemas.control import LAYOUT, number_of
 from schemas.resources import KINDS
-from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, effective, load, secrets
+from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, brokers, effective, load, secrets
 from schemas.version import VERSION
 
 SECONDS = 8.0
@@ -257,7 +258,19 @@ async def _brokers(settings: ProjectorSettings) -> str:
         raise Refused("this Kafka is too old: Leadview needs 0.11 or later")
     return (
         f"{settings.kafka_bootstrap_servers} answers ({settings.kafka_security_protocol}), Kafka "
-        f"{release(fetch)} or later"
+        f"{release(fetch)} or later{_only_address(settings)}"
+    )
+
+
+def _only_address(settings: ProjectorSettings) -> str:
+    """Returns a warning if the settings lead to one of several brokers only: while it is away, nothing can start."""
+    addresses = brokers(settings.kafka_bootstrap_servers)
+    count = len(named(addresses))
+    if len(addresses) > 1 or count < 2:
+        return ""
+    return (
+        f". This is its only address, and the cluster has {count} brokers: while nobody answers there, no program can "
+        "start. Name several brokers in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, unless the address leads to any of them"
     )
 
 

@@ -25,11 +25,13 @@ from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.errors import Unavailable
+from projector.kafka import brokers as of_process
 from projector.kafka import sign_in
 from projector.kafka.sign_in import TokenUnavailable
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
+of_process.install()
 sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.

@@ -310,6 +310,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     ) -> None:
         super().__init__(settings, kinds, group_id=group_id)
         self._on_revoked = on_revoked
+        self._look_ups = 0
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -410,6 +411,9 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Returns what comes behind the last poll, as `poll` does, but without `stay`, which may wait until a rebalance
         has ended: this member may still have to finish its batch before its partitions are revoked. Raises Unavailable.
         """
+        if (look_ups := client_of(self._consumer).look_ups) != self._look_ups:
+            self._look_ups = look_ups
+            self.reset(self._fetcher.offsets)  # what has these offsets now may be another history, or another cluster
         async with errors():
             return await self._fetcher.poll(most, wait)
 

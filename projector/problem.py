@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas import heartbeat
 from schemas.heartbeat import LineTrouble
@@ -190,7 +191,7 @@ class StandingBy(OfLine, frozen=True):
 
 
 class NotAdvancing(OfLine, frozen=True):
-    """Records wait, and none of them has been applied for so long."""
+    """Records wait, and none of them has been applied for so long. 0 seconds: that is said elsewhere."""
 
     records: int
     seconds: float
@@ -211,6 +212,8 @@ class Reported(OfLine, frozen=True):
 
     reported: str
     text: str
+    seconds: float = 0.0
+    """For how long; 0 if it does not say that, or only in its text."""
 
     @property
     def label(self) -> str:
@@ -326,3 +329,13 @@ def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> 
         heartbeat.StandingBy.state: StandingBy,
     }
     return kinds.get(trouble.state, Failing)(line, programs, trouble)
+
+
+def seconds_of(it: Problem) -> float:
+    """Returns for how long a problem lasts; 0 if it does not say that."""
+    return getattr(it, "seconds", 0.0)
+
+
+def lasting(it: Problem, seconds: float) -> Problem:
+    """Returns the problem as if it lasted for so long. It is the same one."""
+    return replace(it, seconds=seconds) if hasattr(it, "seconds") else it

@@ -70,7 +70,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
     finds by asking the servers itself. In the same order, `kinds` are the names of these problems, and `of_lines` the
     line, or the work beside the lines, that each of them is of. It is empty if a problem is of none, and where a former
-    version does not say it.
+    version does not say it. `seconds` is for how long each of them lasts, which their words do not say; 0 if it is not
+    known, and where a former version says it in its words.
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
     in milliseconds since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and
@@ -83,6 +84,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     problems: list[str] = []
     kinds: list[str] = []
     of_lines: list[str] = []
+    seconds: list[float] = []
     measured_at: int = 0
     complete_until: int = 0
     prefix: str | None = None

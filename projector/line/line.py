@@ -256,7 +256,7 @@ class Line:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
-            self.health.unavailable = str(error)
+            self.health.failed(error)
             logger.warning(
                 "Redis or Kafka is not available: the line tries again", extra=self._fields() | {"error": str(error)}
             )

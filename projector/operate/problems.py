@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from math import inf
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
-from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
+from projector.problem import OF_STOPPED_LINES, Problem, lasting, of_line, seconds_of, stops
 from projector.record import Partition
 from schemas.control import number_of
 
@@ -38,11 +38,19 @@ def problems(found: Observation) -> list[Problem]:
     is left out, and what several projectors report is one problem.
     """
     every = [*of_servers(found), *_of_projection(found), *_notes(found)]
-    programs: dict[Problem, list[str]] = {}
+    same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
-        programs.setdefault(replace(it, programs=()) if by else it, []).extend(by)
-    return causes([replace(it, programs=tuple(by)) if by else it for it, by in programs.items()])
+        same.setdefault(lasting(replace(it, programs=()), 0.0) if by else it, []).append(it)
+    return causes([_together(reports) for reports in same.values()])
+
+
+def _together(reports: Sequence[Problem]) -> Problem:
+    """Returns the one problem that several projectors report: it lasts as long as the first of them says."""
+    programs = tuple(program for it in reports for program in getattr(it, "programs", ()))
+    if not programs:
+        return reports[0]
+    return lasting(replace(reports[0], programs=programs), max(map(seconds_of, reports)))
 
 
 def causes(together: Sequence[Problem]) -> list[Problem]:
@@ -129,9 +137,10 @@ def reported(writer: Writer) -> Iterator[Problem]:
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
-    for text, label, line in zip_longest(said.problems, said.kinds, said.of_lines, fillvalue=""):
+    lists = zip_longest(said.problems, said.kinds, said.of_lines, fillvalue="")
+    for (text, label, line), seconds in zip(lists, chain(said.seconds, repeat(0.0)), strict=False):
         if label not in _STATES:
-            yield problem.Reported(line, (writer.id,), label, text)
+            yield problem.Reported(line, (writer.id,), label, text, seconds)
 
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:

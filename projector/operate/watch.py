@@ -20,7 +20,7 @@ from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
 from projector.operate.problems import Lasting, WatchedLine, causes
 from projector.operate.words import say
-from projector.problem import KafkaUnknown, OfLine, Problem, RedisUnknown
+from projector.problem import KafkaUnknown, OfLine, Problem, RedisUnknown, lasting, seconds_of
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
@@ -86,9 +86,10 @@ class Watch(Collector):
             lines={line.health.name: line.health.state for line in self._lines},
             troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
-            problems=[str(say(problem)) for problem in own],
+            problems=[str(say(lasting(problem, 0.0))) for problem in own],
             kinds=[problem.label for problem in own],
             of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
+            seconds=[round(seconds_of(problem), 1) for problem in own],
             measured_at=measured_at,
             complete_until=complete_until,
             prefix=self._settings.topic_prefix,

@@ -207,7 +207,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.NotAdvancing(line, programs, records, seconds, partitions):
             where = ", ".join(partitions)
             return (
-                f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s ({where})",
+                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({where})",
                 _log(programs),
                 page,
             )
@@ -218,8 +218,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "check that every projector may join the consumer group, and that none stands by",
                 page,
             )
-        case problem.Reported(_, programs, label, text):
-            return text.rstrip("."), _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case problem.Reported(_, programs, label, text, seconds):
+            return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
         case problem.AccessAsBefore(keys):
             named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
             return (
@@ -301,6 +301,10 @@ def _halted(trouble: LineTrouble) -> tuple[str, ...]:
 
 def _topics(names: Sequence[str]) -> str:
     return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _for(seconds: float) -> str:
+    return f" for {duration(seconds)}" if seconds >= 1 else ""
 
 
 def _log(programs: Sequence[str]) -> str:

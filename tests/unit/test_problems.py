@@ -298,6 +298,20 @@ def test_words_do_not_say_which_line_a_problem_is_of() -> None:
     ]
 
 
+def test_what_two_projectors_report_is_one_problem_for_as_long_as_it_has_lasted() -> None:
+    """Each of them has counted other seconds."""
+    text = "documents: no step has succeeded (Kafka)"
+    one = saying({text: "no_step"})
+    other = msgspec.structs.replace(one, id="other")
+    writers = [
+        msgspec.structs.replace(it, heartbeat=msgspec.structs.replace(it.heartbeat, seconds=[seconds]))
+        for it, seconds in ((one, 61.0), (other, 62.4))
+    ]
+    [said] = wrong(survey(redis(*writers), kafka()))
+    assert said.what == "documents: no step has succeeded (Kafka) for 62 s"
+    assert said.advice == "read the log of host-1-ab, other"
+
+
 def test_the_page_of_what_a_projector_says() -> None:
     said = [projector(problems=("x",), kinds=kinds) for kinds in (("no_step",), ())]
     found = [problem.page for each in said for problem in wrong(survey(redis(each), kafka()))]

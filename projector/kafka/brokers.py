@@ -25,6 +25,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 ANSWER_SECONDS = 5.0
 """How long a broker may take to say which brokers there are; if none has said it for so long, they are looked up."""
+_PAUSE_SECONDS = 1.0
+"""Between two attempts to look them up."""
 _FRESH_SECONDS = 10.0
 """For so long, brokers that were named are asked before those of the settings."""
 _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
@@ -87,7 +89,7 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         self.cluster = _Cluster(self._bootstrap_servers, metadata_max_age_ms=metadata_max_age_ms)
         self.look_ups = 0
         """How often the brokers were looked up again. Each time it may be another cluster that answers."""
-        self._answered_at = time.monotonic()
+        self._answered_at = self._look_up_at = time.monotonic()
         self._sync_task: asyncio.Task[None] | None = None
         self._checked: WeakSet[Any] = WeakSet()
         """The connections to brokers of the same cluster."""
@@ -132,9 +134,7 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await ask()
         except Exception as error:  # noqa: BLE001 - what answers need not be a broker
-            logger.warning(
-                "a broker does not say which brokers there are", extra={"broker": whom, "error": repr(error)}
-            )
+            logger.debug("a broker does not say which brokers there are", extra={"broker": whom, "error": repr(error)})
             return None
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
@@ -152,8 +152,12 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
                 kept.close()
             return True
         cluster_metadata.failed_update(None)
-        silent = time.monotonic() - self._answered_at
-        if silent < ANSWER_SECONDS or not await self._look_up():
+        now = time.monotonic()
+        silent = now - self._answered_at
+        if silent < ANSWER_SECONDS or now < self._look_up_at:
+            return False
+        self._look_up_at = now + _PAUSE_SECONDS
+        if not await self._look_up():
             return False
         logger.warning(
             "no Kafka broker that was known has answered: the brokers were looked up again",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devstack.apache_kafka import ApacheKafka
-from devstack.fault_proxy import faulty_proxy
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import LOOPBACK
 from devstack.redis_server import RedisServer
 from schemas import resources
@@ -59,12 +59,14 @@ def test_brokers_that_have_all_moved_are_found_again(tmp_path: Path, left_behind
         leadview.settings = {"kafka_bootstrap_servers": f"{LOOPBACK}:{front.port}"}
         leadview.topics.create(partitions=1)
         projector = leadview.serve(crm.organization(), crm.api_key(), crm.contact(), crm.lead(1))
+        front.faults = Faults(refusing=True)  # until all is as it should be: where it leads is what the settings say
         broker.move(0)
         if left_behind == "silence":
             stack.enter_context(silent(former))
         elif left_behind == "another cluster":
             stack.enter_context(of_another_cluster(former, tmp_path / "other"))
         front.switch(broker.ports[0])
+        front.faults = Faults()
         moved = Topics(Kafka("apache", broker.bootstrap_servers, broker.create_topic), leadview.prefix)
         moved.publish([crm.lead(2, stage="ACCEPTED"), crm.api_key(2, status="revoked")])
         wait_until(lambda: leadview.has_applied(moved.end_offsets), "what was published is applied", 120)

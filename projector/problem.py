@@ -172,6 +172,25 @@ class OtherSettings(_Problem, frozen=True):
     alone: bool = False
 
 
+class Stranger(msgspec.Struct, frozen=True):
+    """A member of a consumer group which is no projector of this installation, and the partitions that it has."""
+
+    client_id: str
+    host: str
+    group: str
+    partitions: tuple[str, ...]
+
+
+class ForeignMember(_Problem, frozen=True):
+    """Others are members of the consumer groups: nobody applies here what is in their partitions."""
+
+    strangers: tuple[Stranger, ...]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(f"{it.group} {it.client_id} {it.host}" for it in self.strangers))
+
+
 class Halted(OfLine, frozen=True):
     """Too many bad records have stopped the line."""
 
@@ -229,10 +248,16 @@ class AccessAsBefore(_Problem, frozen=True):
 
 
 class Stale(_Problem, frozen=True):
-    """`records` wait to be applied, the oldest for `seconds`: readers see an old state."""
+    """`records` wait to be applied, the oldest for `seconds`: readers see an old state.
+
+    `hindered` are the projectors of which a line cannot make a step now. `enough`: more projectors would get nothing to
+    do.
+    """
 
     records: int
     seconds: float
+    hindered: tuple[str, ...] = ()
+    enough: bool = False
 
 
 class RebuildDue(_Note, frozen=True):
@@ -297,6 +322,7 @@ Problem = (
     | NoProjector
     | FewProjectors
     | OtherSettings
+    | ForeignMember
     | Halted
     | Failing
     | StandingBy

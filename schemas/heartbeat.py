@@ -74,8 +74,9 @@ class Condition(Struct, frozen=True, kw_only=True):
     known, and where a former version says it in its words.
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
-    in milliseconds since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and
-    LEADVIEW_GROUP_ID; None if its version does not say it.
+    in milliseconds since 1970, and 0 if it was never measured. `hindered` are the lines whose last step has failed.
+    `members` is what the coordinators of consumer groups call the lines; None if its version does not say it. `prefix`
+    and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version does not say it.
     """
 
     lines: dict[str, str] = {}
@@ -85,6 +86,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     kinds: list[str] = []
     of_lines: list[str] = []
     seconds: list[float] = []
+    hindered: list[str] = []
+    members: list[str] | None = None
     measured_at: int = 0
     complete_until: int = 0
     prefix: str | None = None

@@ -30,7 +30,7 @@ from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
-from projector.operate.problems import of_history, of_redis, of_topics
+from projector.operate.problems import of_history, of_members, of_redis, of_topics
 from projector.operate.words import say
 from projector.problem import OtherLayout, Problem
 from projector.record import Partition
@@ -331,7 +331,9 @@ async def _groups(found: Observation, settings: ProjectorSettings) -> str:
             await _read_group(settings, group, partitions)
         except Refused as error:
             raise Refused(f"{error} Let it read the group {group}, or correct LEADVIEW_GROUP_ID") from error
-    return f"this user may use {', '.join(groups)}"
+    members = _kafka(found).members
+    others = "no other program is a member" if members is not None else "whether others are members is not known"
+    return _without(of_members(found), f"this user may use {', '.join(groups)}; {others}")
 
 
 def write(path: Path, contents: Mapping[str, object], hidden: Iterable[str]) -> None:

@@ -37,6 +37,7 @@ from projector.errors import Refused, Unavailable
 from projector.kafka import topics
 from projector.kafka.batches import FetchedRecords, Rest, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
+from projector.kafka.groups import Groups, Member
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
 from projector.operate.words import say
 from projector.problem import TopicMissing
@@ -327,6 +328,12 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self.reset(self._fetcher.offsets)
         self._consumer.unsubscribe()
 
+    @property
+    def member_id(self) -> str:
+        """What the group calls this member; empty if it is none."""
+        coordinator = self._consumer._coordinator  # noqa: SLF001 - the consumer does not offer it
+        return str(coordinator.member_id) if coordinator else ""
+
     def assigned(self) -> set[Partition]:
         """Returns the partitions that are assigned to this member now."""
         return {Partition(*partition) for partition in self._consumer.assignment()}
@@ -440,6 +447,10 @@ class Reader(_Fetching):
     offsets only, because its replay is a `Line`.
     """
 
+    def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = _FETCH_BYTES) -> None:
+        super().__init__(settings, kinds, fetch_bytes)
+        self._groups = Groups(settings.group_id)
+
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
         try:
@@ -452,6 +463,13 @@ class Reader(_Fetching):
     def histories(self) -> Mapping[str, int]:
         """Which history of each topic is read; 0 for those that are absent."""
         return self._unpacker.histories
+
+    async def members(self) -> list[Member] | None:
+        """Returns who is a member of the groups of the settings; None if it is not known, such as without the right."""
+        try:
+            return await self._groups.members(client_of(self._consumer))
+        except Unavailable:
+            return None
 
     async def partitions(self) -> list[Partition]:
         """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""

@@ -88,6 +88,11 @@ class Line:
         self.topics = self._source.topics
         self._unknown_fields = UnknownFields(self.topics)
 
+    @property
+    def member_id(self) -> str:
+        """What the consumer group calls this line; empty if it is no member."""
+        return self._source.member_id
+
     def assigned(self) -> set[Partition]:
         """Returns the partitions that Kafka has assigned to this line now."""
         return self._source.assigned()

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from projector import problem
+from projector.kafka.groups import Member
 from projector.kafka.topics import Topic
 from projector.ledger.control import ACCESS
 from projector.ledger.writers import Writer
@@ -17,6 +18,7 @@ from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
 from projector.problem import OF_STOPPED_LINES, Problem, lasting, of_line, seconds_of, stops
 from projector.record import Partition
+from schemas import names
 from schemas.control import number_of
 
 STALE_SECONDS = 60.0
@@ -70,6 +72,8 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return _is_of_line(it, cause)
         case problem.Halted() | problem.Failing() if stopped:
             return _is_of_line(it, cause)
+        case problem.ForeignMember() if it.label == "no_partitions" or isinstance(it, problem.Stale):
+            return any(stranger.partitions for stranger in cause.strangers)  # nobody else can apply what waits there
         case problem.StandingBy() if it.label == "no_partitions":
             return True
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
@@ -96,6 +100,18 @@ def of_servers(found: Observation) -> Iterator[Problem]:
     else:
         yield problem.KafkaUnknown(found.kafka_unknown)
     yield from of_history(found)
+    yield from of_members(found)
+
+
+def of_members(found: Observation) -> Iterator[Problem]:
+    """Yields who else is a member of the consumer groups."""
+    if strangers := found.strangers:
+        yield problem.ForeignMember(tuple(map(_stranger, strangers)))
+
+
+def _stranger(member: Member) -> problem.Stranger:
+    partitions = tuple(names.position(*partition) for partition in sorted(member.partitions))
+    return problem.Stranger(member.client_id, member.host, member.group, partitions)
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
@@ -193,7 +209,8 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
     if (age := max((found.ages or {}).values(), default=0.0)) > STALE_SECONDS:
-        yield problem.Stale(found.lag or 0, age)
+        hindered = tuple(it.id for it in redis.living if it.heartbeat.hindered)
+        yield problem.Stale(found.lag or 0, age, hindered, _are_enough(redis, found))
 
 
 def _notes(found: Observation) -> Iterator[Problem]:
@@ -217,11 +234,21 @@ def _notes(found: Observation) -> Iterator[Problem]:
         yield problem.RedisNearlyFull(redis.used)
 
 
+def _are_enough(redis: RedisPart, found: Observation) -> bool:
+    """Returns whether each partition of the topics that are behind may have a projector of its own already."""
+    behind = {partition.topic for partition in found.waiting or ()}
+    topics = found.kafka.topics if found.kafka else []
+    return len(redis.living) >= max((len(topic.partitions) for topic in topics if topic.name in behind), default=inf)
+
+
 class WatchedLine(Protocol):
     """What is known of a line of this projector."""
 
     health: LineHealth
     topics: frozenset[str]
+
+    @property
+    def member_id(self) -> str: ...
 
     def assigned(self) -> set[Partition]: ...
 

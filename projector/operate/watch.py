@@ -90,6 +90,8 @@ class Watch(Collector):
             kinds=[problem.label for problem in own],
             of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
             seconds=[round(seconds_of(problem), 1) for problem in own],
+            hindered=[line.health.name for line in self._lines if line.health.unavailable],
+            members=[line.member_id for line in self._lines if line.member_id],
             measured_at=measured_at,
             complete_until=complete_until,
             prefix=self._settings.topic_prefix,

@@ -68,9 +68,9 @@ def _where(about: Problem) -> tuple[str, ...]:
             return "redis", "projectors"
         case problem.RedisEvicts():
             return ("redis",)
-        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors() | problem.OtherSettings():
+        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors():
             return ("projectors",)
-        case problem.Stale():
+        case problem.OtherSettings() | problem.ForeignMember() | problem.Stale():
             return ("projectors",)
         case (
             problem.DeadLetters()
@@ -187,6 +187,13 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "correct the one that is wrong, and restart it: all programs need the same value",
                 page,
             )
+        case problem.ForeignMember(strangers):
+            advice = (
+                "nobody applies here what it is given: stop it, or give it another group. Another installation of "
+                "Leadview needs a LEADVIEW_GROUP_ID of its own"
+            )
+            what = "not a projector of this installation, and a member of its consumer group"
+            return f"{what}: {_strangers(strangers)}", advice, page
         case problem.Halted(line, _, trouble):
             text, *more = _halted(trouble)
             return (
@@ -227,11 +234,17 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "`dead-letters list` says why; let the core product publish them again",
                 "runbook.md#leadviewaccessrecordsparked",
             )
-        case problem.Stale(records, seconds):
+        case problem.Stale(records, seconds, hindered, enough):
             wait = "record waits" if records == 1 else "records wait"
+            if hindered:
+                advice = f"{', '.join(hindered)} cannot apply them now: {_log(hindered)}"
+            elif enough:
+                advice = "more projectors would not help, because there are as many as partitions (docs/capacity.md)"
+            else:
+                advice = "the projectors are too slow: start more of them (docs/capacity.md)"
             return (
                 f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}",
-                "the projectors are too slow: start more of them (docs/capacity.md)",
+                advice,
                 "runbook.md#leadviewstale",
             )
         case problem.RebuildDue(live, program):
@@ -301,6 +314,15 @@ def _halted(trouble: LineTrouble) -> tuple[str, ...]:
 
 def _topics(names: Sequence[str]) -> str:
     return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _strangers(strangers: Sequence[problem.Stranger]) -> str:
+    named = [
+        f"{it.client_id or 'a program without a client id'} at {it.host} in {it.group} "
+        f"({', '.join(it.partitions) or 'no partitions'})"
+        for it in strangers[:_MOST_NAMED]
+    ]
+    return "; ".join([*named, *(["…"] if len(strangers) > _MOST_NAMED else [])])
 
 
 def _for(seconds: float) -> str:

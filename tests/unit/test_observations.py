@@ -50,6 +50,7 @@ class Line:
         self.health = LineHealth("documents")
         self.topics = frozenset(("crm.leads",))
         self.partitions = set(partitions)
+        self.member_id = "member"
 
     def assigned(self) -> set[Partition]:
         return self.partitions

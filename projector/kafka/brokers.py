@@ -99,20 +99,27 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         """Ask one address after the other which brokers there are. Raises KafkaConnectionError if none answers."""
         for address, cluster_id in self._addresses():
             opened = await self._open(address)
-            metadata = await self._answer(address, partial(opened.send, _WITHOUT_TOPICS)) if opened else None
-            if metadata is None or not _is_of(cluster_id, metadata):
-                if opened:
-                    opened.close()
-                continue
-            self.cluster.update_metadata(metadata)
-            if metadata.brokers:
-                opened.close()
-            else:
-                self._conns[_BOOTSTRAP] = opened  # until the cluster names its brokers
-            if self._sync_task is None:
-                self._sync_task = asyncio.create_task(self._md_synchronizer())
-            return
+            if opened and await self._has_learned(opened, cluster_id):
+                if self._sync_task is None:
+                    self._sync_task = asyncio.create_task(self._md_synchronizer())
+                return
         raise KafkaConnectionError(f"Unable to bootstrap from {self.hosts}")
+
+    async def _has_learned(self, opened: Any, cluster_id: str | None) -> bool:
+        """Returns whether a broker of this cluster has said at this connection which brokers there are."""
+        is_kept = False
+        try:
+            metadata = await self._answer(opened, partial(opened.send, _WITHOUT_TOPICS))
+            if metadata is None or not _is_of(cluster_id, metadata):
+                return False
+            self.cluster.update_metadata(metadata)
+            if not metadata.brokers:
+                self._conns[_BOOTSTRAP] = opened  # until the cluster names its brokers
+                is_kept = True
+            return True
+        finally:
+            if not is_kept:
+                opened.close()
 
     def _addresses(self) -> list[tuple[Address, str | None]]:
         """Returns whom to ask, in order: first the brokers that were named a moment ago, and then the settings. What

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas import heartbeat
 from schemas.heartbeat import Clocks, LineTrouble
@@ -207,6 +208,25 @@ class OtherSettings(_Problem, frozen=True):
     alone: bool = False
 
 
+class Stranger(msgspec.Struct, frozen=True):
+    """A member of a consumer group which is no projector of this installation, and the partitions that it has."""
+
+    client_id: str
+    host: str
+    group: str
+    partitions: tuple[str, ...]
+
+
+class ForeignMember(_Problem, frozen=True):
+    """Others are members of the consumer groups: nobody applies here what is in their partitions."""
+
+    strangers: tuple[Stranger, ...]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(f"{it.group} {it.client_id} {it.host}" for it in self.strangers))
+
+
 class Halted(OfLine, frozen=True):
     """Too many bad records have stopped the line."""
 
@@ -226,7 +246,7 @@ class StandingBy(OfLine, frozen=True):
 
 
 class NotAdvancing(OfLine, frozen=True):
-    """Records wait, and none of them has been applied for so long."""
+    """Records wait, and none of them has been applied for so long. 0 seconds: that is said elsewhere."""
 
     records: int
     seconds: float
@@ -247,6 +267,8 @@ class Reported(OfLine, frozen=True):
 
     reported: str
     text: str
+    seconds: float = 0.0
+    """For how long; 0 if it does not say that, or only in its text."""
 
     @property
     def label(self) -> str:
@@ -283,10 +305,16 @@ class OlderPublished(_Problem, frozen=True):
 
 
 class Stale(_Problem, frozen=True):
-    """`records` wait to be applied, the oldest for `seconds`: readers see an old state."""
+    """`records` wait to be applied, the oldest for `seconds`: readers see an old state.
+
+    `hindered` are the projectors of which a line cannot make a step now. `enough`: more projectors would get nothing to
+    do.
+    """
 
     records: int
     seconds: float
+    hindered: tuple[str, ...] = ()
+    enough: bool = False
 
 
 class RebuildDue(_Note, frozen=True):
@@ -353,6 +381,7 @@ Problem = (
     | NoProjector
     | FewProjectors
     | OtherSettings
+    | ForeignMember
     | Halted
     | Failing
     | StandingBy
@@ -387,3 +416,13 @@ def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> 
         heartbeat.StandingBy.state: StandingBy,
     }
     return kinds.get(trouble.state, Failing)(line, programs, trouble)
+
+
+def seconds_of(it: Problem) -> float:
+    """Returns for how long a problem lasts; 0 if it does not say that."""
+    return getattr(it, "seconds", 0.0)
+
+
+def lasting(it: Problem, seconds: float) -> Problem:
+    """Returns the problem as if it lasted for so long. It is the same one."""
+    return replace(it, seconds=seconds) if hasattr(it, "seconds") else it

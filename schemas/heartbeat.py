@@ -92,11 +92,14 @@ class Condition(Struct, frozen=True, kw_only=True):
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
     finds by asking the servers itself. In the same order, `kinds` are the names of these problems, and `of_lines` the
     line, or the work beside the lines, that each of them is of. It is empty if a problem is of none, and where a former
-    version does not say it.
+    version does not say it. `seconds` is for how long each of them lasts, which their words do not say; 0 if it is not
+    known, and where a former version says it in its words.
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
-    in milliseconds since 1970, and 0 if it was never measured. `clocks` is None unless they differ. `prefix` and
-    `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version does not say it.
+    in milliseconds since 1970, and 0 if it was never measured. `clocks` is None unless they differ. `hindered` are the
+    lines whose last step has failed. `members` is what the coordinators of consumer groups call the lines; None if its
+    version does not say it. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version
+    does not say it.
     """
 
     lines: dict[str, str] = {}
@@ -105,6 +108,9 @@ class Condition(Struct, frozen=True, kw_only=True):
     problems: list[str] = []
     kinds: list[str] = []
     of_lines: list[str] = []
+    seconds: list[float] = []
+    hindered: list[str] = []
+    members: list[str] | None = None
     measured_at: int = 0
     complete_until: int = 0
     clocks: Clocks | None = None

@@ -22,6 +22,7 @@ PROBLEM_LABELS = (
     "no_partitions",
     "few_projectors",
     "other_settings",
+    "foreign_member",
     "topic_missing",
     "topic_not_compacted",
     "topic_recreated",

@@ -133,9 +133,9 @@ def line_state(state: str, found: LineTrouble | None) -> str:
     return f"{state}: {trouble(found)}" if found else state
 
 
-def no_step(line: str, seconds: float, unavailable: str) -> str:
-    """Returns since when a line does nothing, and what the last error was, if there was one."""
-    return f"{line}: no step has succeeded for {seconds:.0f} s{f' ({unavailable})' if unavailable else ''}"
+def no_step(line: str, unavailable: str) -> str:
+    """Returns that a line does nothing, and what the last error was, if there was one."""
+    return f"{line}: no step has succeeded{f' ({unavailable})' if unavailable else ''}"
 
 
 def halt(found: Halted) -> str:

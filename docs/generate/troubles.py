@@ -142,6 +142,12 @@ ROWS: dict[str, Row] = {
         problems=("other_settings",),
         alerts=("Problem",),
     ),
+    "a stranger is in the consumer group": Row(
+        sign="`status`: not a projector of this installation, and a member of its consumer group: …",
+        command="end that program, or give it another group",
+        problems=("foreign_member",),
+        alerts=("Problem",),
+    ),
     "Redis is away": Row(
         sign="Every request gets 503; `status`: Redis cannot be read",
         command="`python -m projector doctor`; repair Redis",

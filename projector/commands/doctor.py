@@ -24,12 +24,13 @@ from projector.commands.argument_types import read_key
 from projector.commands.operator import Operator
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
+from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
-from projector.operate.problems import of_history, of_redis, of_topics, of_transactions
+from projector.operate.problems import of_history, of_members, of_redis, of_topics, of_transactions
 from projector.operate.words import say
 from projector.problem import OtherLayout, Problem
 from projector.record import Partition
@@ -38,7 +39,7 @@ from projector.redis.store import Store
 from schemas import api_keys
 from schemas.control import LAYOUT, number_of
 from schemas.resources import KINDS
-from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, effective, load, secrets
+from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, brokers, effective, load, secrets
 from schemas.version import VERSION
 
 SECONDS = 8.0
@@ -255,7 +256,19 @@ async def _brokers(settings: ProjectorSettings) -> str:
         raise Refused("this Kafka is too old: Leadview needs 0.11 or later")
     return (
         f"{settings.kafka_bootstrap_servers} answers ({settings.kafka_security_protocol}), Kafka "
-        f"{release(fetch)} or later"
+        f"{release(fetch)} or later{_only_address(settings)}"
+    )
+
+
+def _only_address(settings: ProjectorSettings) -> str:
+    """Returns a warning if the settings lead to one of several brokers only: while it is away, nothing can start."""
+    addresses = brokers(settings.kafka_bootstrap_servers)
+    count = len(named(addresses))
+    if len(addresses) > 1 or count < 2:
+        return ""
+    return (
+        f". This is its only address, and the cluster has {count} brokers: while nobody answers there, no program can "
+        "start. Name several brokers in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, unless the address leads to any of them"
     )
 
 
@@ -325,7 +338,9 @@ async def _groups(found: Observation, settings: ProjectorSettings) -> str:
             await _read_group(settings, group, partitions)
         except Refused as error:
             raise Refused(f"{error} Let it read the group {group}, or correct LEADVIEW_GROUP_ID") from error
-    return f"this user may use {', '.join(groups)}"
+    members = _kafka(found).members
+    others = "no other program is a member" if members is not None else "whether others are members is not known"
+    return _without(of_members(found), f"this user may use {', '.join(groups)}; {others}")
 
 
 def write(path: Path, contents: Mapping[str, object], hidden: Iterable[str]) -> None:

@@ -38,6 +38,7 @@ from projector.kafka import ends, topics
 from projector.kafka.batches import FetchedRecords, Rest, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
 from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OpenTransaction
+from projector.kafka.groups import Groups, Member
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
 from projector.operate.words import say
 from projector.problem import TopicMissing
@@ -332,6 +333,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     ) -> None:
         super().__init__(settings, kinds, group_id=group_id)
         self._on_revoked = on_revoked
+        self._look_ups = 0
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -347,6 +349,12 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Leave all partitions to the other members, until `join`."""
         self.reset(self._fetcher.offsets)
         self._consumer.unsubscribe()
+
+    @property
+    def member_id(self) -> str:
+        """What the group calls this member; empty if it is none."""
+        coordinator = self._consumer._coordinator  # noqa: SLF001 - the consumer does not offer it
+        return str(coordinator.member_id) if coordinator else ""
 
     def assigned(self) -> set[Partition]:
         """Returns the partitions that are assigned to this member now."""
@@ -432,6 +440,9 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Returns what comes behind the last poll, as `poll` does, but without `stay`, which may wait until a rebalance
         has ended: this member may still have to finish its batch before its partitions are revoked. Raises Unavailable.
         """
+        if (look_ups := client_of(self._consumer).look_ups) != self._look_ups:
+            self._look_ups = look_ups
+            self.reset(self._fetcher.offsets)  # what has these offsets now may be another history, or another cluster
         async with errors():
             return await self._fetcher.poll(most, wait)
 
@@ -458,6 +469,10 @@ class Reader(_Fetching):
     offsets only, because its replay is a `Line`.
     """
 
+    def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = _FETCH_BYTES) -> None:
+        super().__init__(settings, kinds, fetch_bytes)
+        self._groups = Groups(settings.group_id)
+
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
         try:
@@ -470,6 +485,13 @@ class Reader(_Fetching):
     def histories(self) -> Mapping[str, int]:
         """Which history of each topic is read; 0 for those that are absent."""
         return self._unpacker.histories
+
+    async def members(self) -> list[Member] | None:
+        """Returns who is a member of the groups of the settings; None if it is not known, such as without the right."""
+        try:
+            return await self._groups.members(client_of(self._consumer))
+        except Unavailable:
+            return None
 
     async def partitions(self) -> list[Partition]:
         """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""

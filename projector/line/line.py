@@ -88,6 +88,11 @@ class Line:
         self.topics = self._source.topics
         self._unknown_fields = UnknownFields(self.topics)
 
+    @property
+    def member_id(self) -> str:
+        """What the consumer group calls this line; empty if it is no member."""
+        return self._source.member_id
+
     def assigned(self) -> set[Partition]:
         """Returns the partitions that Kafka has assigned to this line now."""
         return self._source.assigned()
@@ -256,7 +261,7 @@ class Line:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
-            self.health.unavailable = str(error)
+            self.health.failed(error)
             logger.warning(
                 "Redis or Kafka is not available: the line tries again", extra=self._fields() | {"error": str(error)}
             )

@@ -12,11 +12,13 @@ from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.ends import USUAL_SECONDS
+from projector.kafka.groups import Member
 from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic, describe
 from projector.ledger import breaks, copies, writers
@@ -38,6 +40,10 @@ _SECONDS = 5.0
 _OLDEST_SECONDS = 2.0
 _TOPICS_SECONDS = 6.0
 """How often the topics and their retention are read again."""
+_HEARTBEAT_SECONDS = 2.5
+"""How long a projector may take to say in its heartbeat that it is a new member of a consumer group."""
+_FORMER_MS = 120_000
+"""For so long, a projector that is gone may still be a member of a group."""
 _PEEK_BYTES = 262_144
 """Of the records that wait, only the time of the first one is wanted."""
 
@@ -126,10 +132,12 @@ class KafkaPart(msgspec.Struct, frozen=True):
     """What Kafka says: the topics, and the first offset and the end offset of each partition that is served.
 
     The end offset is behind what Kafka has acknowledged. Not all of that can be read (`Held`).
+    `members` are those of the consumer groups; None if they are not known.
     """
 
     topics: list[Topic]
     ranges: Mapping[Partition, tuple[int, int]]
+    members: list[Member] | None = None
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -181,6 +189,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
     expected: int = 0
     """LEADVIEW_EXPECTED_PROJECTORS of the program that observes."""
+
+    @property
+    def strangers(self) -> list[Member]:
+        """The members of the consumer groups that no heartbeat knows; none if that is not known."""
+        return [] if self.redis is None or self.kafka is None else _strangers(self.redis, self.kafka)
 
     @property
     def lags(self) -> dict[Partition, int] | None:
@@ -254,6 +267,7 @@ class Observer:
         self._transactions: dict[tuple[Partition, int], tuple[float, float, int]] = {}
         """For each transaction that was open when Kafka was asked last, by the offset of its first record: when it was
         seen first, by the monotonic clock and in ms since 1970, and the time of that record; 0 if it is not known."""
+        self._strangers: set[str] = set()
 
     async def observe(self) -> Observation:
         """Read Redis and Kafka. What cannot be read in time is a result as well."""
@@ -272,6 +286,7 @@ class Observer:
         if redis is None:
             no_redis = await self._with_silent_shards(no_redis)
         elif kafka is not None:
+            redis, kafka = await self._looked_at_twice(redis, kafka)
             asked = self._read_waiting(_waiting(redis, kafka), at)
             waiting, _ = await _result("Kafka", asked, max(self._patience, _OLDEST_SECONDS))
         if kafka is None or (redis is not None and waiting is None):
@@ -311,7 +326,19 @@ class Observer:
             self._topics = now, await describe(self._settings, KINDS)
         topics = self._topics[1]
         served = [it for topic in topics for it in topic.partitions if it.partition not in topic.leaderless]
-        return KafkaPart(topics, await reader.whole_range(served))
+        return KafkaPart(topics, await reader.whole_range(served), await reader.members())
+
+    async def _looked_at_twice(self, redis: RedisPart, kafka: KafkaPart) -> tuple[RedisPart, KafkaPart]:
+        """Look again if a member of a consumer group is not known: it may be a projector that has just joined it."""
+        new = {member.id for member in _strangers(redis, kafka)} - self._strangers
+        if new and (reader := self._reader):
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            members, _ = await _result("Kafka", reader.members(), _SECONDS)
+            stored, _ = await _result("Redis", writers.read(self._store), _SECONDS)
+            kafka = replace(kafka, members=members)
+            redis = redis if stored is None else replace(redis, writers=stored)
+        self._strangers = {member.id for member in _strangers(redis, kafka)}
+        return redis, kafka
 
     async def _read_redis(self, memories: list[Memory]) -> RedisPart:
         store, record = self._store, await copies.read(self._store)
@@ -411,6 +438,15 @@ async def _result(server: str, reading: Awaitable[T], seconds: float) -> tuple[T
         return None, str(error)
     except Exception as error:  # noqa: BLE001 - neither the projector nor a page may end because it cannot be measured
         return None, defect.report("an observation", error)
+
+
+def _strangers(redis: RedisPart, kafka: KafkaPart) -> list[Member]:
+    """Returns the members that no heartbeat knows. Former versions of the program do not say which ones they are."""
+    projectors = [writer for writer in redis.writers if writer.heartbeat.role == "run"]
+    if any(it.heartbeat.members is None and it.age_ms < _FORMER_MS for it in projectors):
+        return []
+    known = {id_ for writer in projectors for id_ in writer.heartbeat.members or ()}
+    return [member for member in kafka.members or () if member.id not in known]
 
 
 def _waiting(redis: RedisPart, kafka: KafkaPart) -> dict[Partition, tuple[int, int]]:

@@ -2,21 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from math import inf
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from projector import problem
+from projector.kafka.groups import Member
 from projector.kafka.topics import Topic
 from projector.ledger.control import ACCESS
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
-from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
+from projector.problem import OF_STOPPED_LINES, Problem, lasting, of_line, seconds_of, stops
 from projector.record import Partition
+from schemas import names
 from schemas.control import number_of
 from schemas.resources import ACCESS_KINDS, KINDS
 from schemas.words import utc
@@ -40,11 +42,19 @@ def problems(found: Observation) -> list[Problem]:
     is left out, and what several projectors report is one problem.
     """
     every = [*of_servers(found), *_of_projection(found), *_notes(found)]
-    programs: dict[Problem, list[str]] = {}
+    same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
-        programs.setdefault(replace(it, programs=()) if by else it, []).extend(by)
-    return causes([replace(it, programs=tuple(by)) if by else it for it, by in programs.items()])
+        same.setdefault(lasting(replace(it, programs=()), 0.0) if by else it, []).append(it)
+    return causes([_together(reports) for reports in same.values()])
+
+
+def _together(reports: Sequence[Problem]) -> Problem:
+    """Returns the one problem that several projectors report: it lasts as long as the first of them says."""
+    programs = tuple(program for it in reports for program in getattr(it, "programs", ()))
+    if not programs:
+        return reports[0]
+    return lasting(replace(reports[0], programs=programs), max(map(seconds_of, reports)))
 
 
 def causes(together: Sequence[Problem]) -> list[Problem]:
@@ -64,6 +74,8 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return _is_of_line(it, cause)
         case problem.Halted() | problem.Failing() if stopped:
             return _is_of_line(it, cause)
+        case problem.ForeignMember() if it.label == "no_partitions" or isinstance(it, problem.Stale):
+            return any(stranger.partitions for stranger in cause.strangers)  # nobody else can apply what waits there
         case problem.StandingBy() if it.label == "no_partitions":
             return True
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
@@ -91,6 +103,18 @@ def of_servers(found: Observation) -> Iterator[Problem]:
         yield problem.KafkaUnknown(found.kafka_unknown)
     yield from of_history(found)
     yield from of_transactions(found)
+    yield from of_members(found)
+
+
+def of_members(found: Observation) -> Iterator[Problem]:
+    """Yields who else is a member of the consumer groups."""
+    if strangers := found.strangers:
+        yield problem.ForeignMember(tuple(map(_stranger, strangers)))
+
+
+def _stranger(member: Member) -> problem.Stranger:
+    partitions = tuple(names.position(*partition) for partition in sorted(member.partitions))
+    return problem.Stranger(member.client_id, member.host, member.group, partitions)
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
@@ -157,9 +181,10 @@ def reported(writer: Writer) -> Iterator[Problem]:
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
-    for text, label, line in zip_longest(said.problems, said.kinds, said.of_lines, fillvalue=""):
+    lists = zip_longest(said.problems, said.kinds, said.of_lines, fillvalue="")
+    for (text, label, line), seconds in zip(lists, chain(said.seconds, repeat(0.0)), strict=False):
         if label not in _STATES:
-            yield problem.Reported(line, (writer.id,), label, text)
+            yield problem.Reported(line, (writer.id,), label, text, seconds)
 
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
@@ -221,17 +246,19 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
-    yield from _stale(found)
+    yield from _stale(redis, found)
 
 
-def _stale(found: Observation) -> Iterator[Problem]:
+def _stale(redis: RedisPart, found: Observation) -> Iterator[Problem]:
     """Yields that records wait which the projectors could apply. Those behind an open transaction are not late because
     of the projectors.
     """
     readable = found.readable or {}
     ages = {partition: age for partition, age in (found.ages or {}).items() if partition in readable}
     if (age := max(ages.values(), default=0.0)) > STALE_SECONDS:
-        yield problem.Stale(sum(last - first for first, last in readable.values()), age)
+        records = sum(last - first for first, last in readable.values())
+        hindered = tuple(writer.id for writer in redis.living if writer.heartbeat.hindered)
+        yield problem.Stale(records, age, hindered, _are_enough(redis, found))
 
 
 def _notes(found: Observation) -> Iterator[Problem]:
@@ -255,11 +282,21 @@ def _notes(found: Observation) -> Iterator[Problem]:
         yield problem.RedisNearlyFull(redis.used)
 
 
+def _are_enough(redis: RedisPart, found: Observation) -> bool:
+    """Returns whether each partition of the topics that are behind may have a projector of its own already."""
+    behind = {partition.topic for partition in found.waiting or ()}
+    topics = found.kafka.topics if found.kafka else []
+    return len(redis.living) >= max((len(topic.partitions) for topic in topics if topic.name in behind), default=inf)
+
+
 class WatchedLine(Protocol):
     """What is known of a line of this projector."""
 
     health: LineHealth
     topics: frozenset[str]
+
+    @property
+    def member_id(self) -> str: ...
 
     def assigned(self) -> set[Partition]: ...
 

@@ -28,6 +28,8 @@ from projector.problem import (
     OlderPublished,
     Problem,
     RedisUnknown,
+    lasting,
+    seconds_of,
 )
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -95,9 +97,12 @@ class Watch(Collector):
             lines={line.health.name: line.health.state for line in self._lines},
             troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
-            problems=[str(say(problem)) for problem in own],
+            problems=[str(say(lasting(problem, 0.0))) for problem in own],
             kinds=[problem.label for problem in own],
             of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
+            seconds=[round(seconds_of(problem), 1) for problem in own],
+            hindered=[line.health.name for line in self._lines if line.health.unavailable],
+            members=[line.member_id for line in self._lines if line.member_id],
             measured_at=measured_at,
             complete_until=complete_until,
             clocks=differing,

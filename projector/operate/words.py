@@ -70,9 +70,9 @@ def _where(about: Problem) -> tuple[str, ...]:
             return "redis", "projectors"
         case problem.RedisEvicts() | problem.ClockDiffers():
             return ("redis",)
-        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors() | problem.OtherSettings():
+        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors():
             return ("projectors",)
-        case problem.Stale():
+        case problem.OtherSettings() | problem.ForeignMember() | problem.Stale():
             return ("projectors",)
         case (
             problem.DeadLetters()
@@ -198,6 +198,13 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "correct the one that is wrong, and restart it: all programs need the same value",
                 page,
             )
+        case problem.ForeignMember(strangers):
+            advice = (
+                "nobody applies here what it is given: stop it, or give it another group. Another installation of "
+                "Leadview needs a LEADVIEW_GROUP_ID of its own"
+            )
+            what = "not a projector of this installation, and a member of its consumer group"
+            return f"{what}: {_strangers(strangers)}", advice, page
         case problem.Halted(line, _, trouble):
             text, *more = _halted(trouble)
             return (
@@ -218,7 +225,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.NotAdvancing(line, programs, records, seconds, partitions):
             where = ", ".join(partitions)
             return (
-                f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s ({where})",
+                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({where})",
                 _log(programs),
                 page,
             )
@@ -229,8 +236,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "check that every projector may join the consumer group, and that none stands by",
                 page,
             )
-        case problem.Reported(_, programs, label, text):
-            return text.rstrip("."), _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case problem.Reported(_, programs, label, text, seconds):
+            return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
         case problem.AccessAsBefore(keys):
             named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
             return (
@@ -257,11 +264,17 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 happened = f"{twice}, with different content"
             what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
             return what, advice, "runbook.md#leadviewolderpublished"
-        case problem.Stale(records, seconds):
+        case problem.Stale(records, seconds, hindered, enough):
             wait = "record waits" if records == 1 else "records wait"
+            if hindered:
+                advice = f"{', '.join(hindered)} cannot apply them now: {_log(hindered)}"
+            elif enough:
+                advice = "more projectors would not help, because there are as many as partitions (docs/capacity.md)"
+            else:
+                advice = "the projectors are too slow: start more of them (docs/capacity.md)"
             return (
                 f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}",
-                "the projectors are too slow: start more of them (docs/capacity.md)",
+                advice,
                 "runbook.md#leadviewstale",
             )
         case problem.RebuildDue(live, program):
@@ -371,6 +384,19 @@ def _halted(trouble: LineTrouble) -> tuple[str, ...]:
 
 def _topics(names: Sequence[str]) -> str:
     return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _strangers(strangers: Sequence[problem.Stranger]) -> str:
+    named = [
+        f"{it.client_id or 'a program without a client id'} at {it.host} in {it.group} "
+        f"({', '.join(it.partitions) or 'no partitions'})"
+        for it in strangers[:_MOST_NAMED]
+    ]
+    return "; ".join([*named, *(["…"] if len(strangers) > _MOST_NAMED else [])])
+
+
+def _for(seconds: float) -> str:
+    return f" for {duration(seconds)}" if seconds >= 1 else ""
 
 
 def _log(programs: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from leadview.redis.access import Address, Sentinels, SlotMap, location
 from leadview.redis.cluster import Primaries
 from leadview.redis.connection import Connection, connect, pack
 from leadview.redis.errors import ErrorReply, Redirected
-from projector.errors import Unavailable
+from projector.errors import Denied, Unavailable
 from schemas import names
 from schemas.redis_url import Host
 from schemas.settings import RedisSettings
@@ -229,11 +229,16 @@ def _errors() -> Iterator[None]:
         raise Unavailable(f"Redis: {error}") from error
 
 
+_IN_A_SCRIPT = "can't run this command"
+"""What Redis says instead of NOPERM if a script calls what its user may not."""
+
+
 def good(replies: list[Any]) -> list[Any]:
-    """Returns the replies. Raises Unavailable if there is an error among them."""
+    """Returns the replies. Raises Unavailable if there is an error among them; Denied if this user lacks a right."""
     for reply in replies:
         if isinstance(reply, errors.ErrorReply):
-            raise Unavailable(f"Redis: {reply}") from reply
+            denied = str(reply).startswith("NOPERM") or _IN_A_SCRIPT in str(reply)
+            raise (Denied if denied else Unavailable)(f"Redis: {reply}") from reply
     return replies
 
 

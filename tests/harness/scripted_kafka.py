@@ -49,6 +49,7 @@ class ScriptedKafka:
         self._seeks: list[Mapping[Partition, int | None]] = []
         self.committed: dict[Partition, int] = {}
         self.member = False
+        self.member_id = "scripted"
         self.polls = self.stays = 0
         """How often the line wanted to read, and how often it only wanted to stay a member."""
         self.offsets: dict[Partition, int] = {}
@@ -121,6 +122,7 @@ class ScriptedKafka:
     def leave(self) -> None:
         self.calls.append("leave")
         self.member = False
+        self.member_id = "scripted"
         self.offsets.clear()
 
     async def stop(self) -> None:

@@ -3,8 +3,10 @@
 Everything that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial as bind
+from threading import Event, Thread
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -65,6 +67,26 @@ class Topics:
         topic = self.name(kind)
         self.admin.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
         self._producer = self._new_producer()  # the former one does not know the new partitions yet
+
+    @contextmanager
+    def consumed(self, kind: resources.Kind, group: str) -> Iterator[None]:
+        """Let somebody with a console consumer be a member of a group until the block ends."""
+        names = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "client.id": "console-consumer"}
+        consumer, ended = Consumer(names | {"log_level": 0}), Event()
+
+        def consume() -> None:
+            consumer.subscribe([self.name(kind)])
+            while not ended.is_set():
+                consumer.poll(0.1)
+
+        thread = Thread(target=consume)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            consumer.close()
 
     def alter(self, kind: Literal["topic", "broker"], name: str, values: Mapping[str, str]) -> None:
         """Set these options of a topic or a broker."""

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from projector import problem
 from projector.dead_letter import DeadLetter
+from projector.kafka.groups import Member
 from projector.kafka.topics import Retention
 from projector.ledger.control import ControlRecord, Copy, Generation
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Held, Observation, RedisPart
+from projector.record import Partition
 from projector.redis.late_versions import LateVersion, LateVersions
 from projector.redis.store import Memory
 from schemas.faults import Fault
@@ -57,6 +59,9 @@ EVERY: list[problem.Problem] = [
     problem.NoPartitions("documents", (), 2, spare=True),
     problem.Reported("documents", ("a",), "no_step", "no step"),
     problem.Stale(1, 61.0),
+    problem.Stale(2, 61.0, ("a",)),
+    problem.Stale(2, 61.0, enough=True),
+    problem.ForeignMember((problem.Stranger("console-consumer", "10.0.0.7", "leadview", ("crm.leads:0",)),)),
     problem.RebuildDue(1, 2),
     problem.GenerationUnfilled(2),
     problem.GenerationUnwritten(2, 3),
@@ -140,6 +145,13 @@ def _open_transaction() -> Observation:
     return replace(WELL, kafka=kafka, oldest={at: began_at}, held=held)
 
 
+def _with_a_stranger() -> Observation:
+    assert WELL.kafka
+    stranger = Member("stranger", "leadview", "console-consumer", "10.0.0.7", (Partition("crm.leads", 0),))
+    found = _projectors(*[{"members": ["ours"]}] * 2)
+    return replace(found, kafka=replace(WELL.kafka, members=[stranger]))
+
+
 def _with_copies(**copies: Copy) -> RedisPart:
     return replace(_part(), record=replace(_record(), copies={tag.encode(): it for tag, it in copies.items()}))
 
@@ -203,6 +215,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
         *[{"prefix": "crn."}] * 2, prefix="crm."
     ),
     "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}),
+    "a stranger is in the consumer group": _with_a_stranger,
     "Redis is away": lambda: replace(WELL, redis=None, redis_unknown="Redis does not answer within 1.2 s", oldest=None),
     "Redis was emptied, and no projector fills it": lambda: _without_projectors(replace(_part(), record=None)),
     "Redis evicts": lambda: _redis(memories=[Memory(1, 0, "allkeys-lru")]),

@@ -241,6 +241,12 @@ def one_has(settings: dict[str, Any], here: Installation) -> Iterator[None]:
     child.stop()
 
 
+def a_stranger_in_the_group(here: Installation) -> Iterator[None]:
+    """Somebody has taken the group of the installation for any name."""
+    with here.leadview.topics.consumed(resources.LEAD, here.leadview.group):
+        yield
+
+
 def all_have(settings: dict[str, Any], here: Installation, command: Sequence[str] = PROJECTOR) -> Iterator[None]:
     """Two projectors with other settings or another program run in place of those that are right."""
     here.kill_projectors()
@@ -333,6 +339,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "one projector has another prefix, and may not see such topics": one_projector_may_not_see_its_topics,
     "all projectors have another prefix, and may not see such topics": all_projectors_may_not_see_their_topics,
     "one projector has another group": bind(one_has, {"group_id": "another"}),
+    "a stranger is in the consumer group": a_stranger_in_the_group,
     "Redis is away": bind(paused, all_of_them),
     "Redis was emptied, and no projector fills it": bind(without_projectors, all_of_them),
     "Redis evicts": bind(configured, "maxmemory-policy", "allkeys-lru", "noeviction"),

@@ -59,6 +59,7 @@ PREFIX = b"lv%d" % LAYOUT
 _START = PREFIX + b"{"
 CONTROL = PREFIX + b"{ledger}:control"
 AS_OF = PREFIX + b"{ledger}:as-of"
+COMPLETE = PREFIX + b"{ledger}:complete"
 HISTORY = PREFIX + b"{ledger}:history"
 WRITERS = PREFIX + b"{ledger}:writers"
 LATENCY = PREFIX + b":latency"
@@ -222,7 +223,7 @@ def rebuild(generation: GenerationId) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`) under another hash tag."""
+    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`, `COMPLETE`) under another hash tag."""
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 

@@ -26,11 +26,11 @@ from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
-from projector.kafka.topics import describe
+from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
 from projector.operate.problems import of_history, of_redis, of_topics
-from projector.operate.words import say
+from projector.operate.words import duration, say
 from projector.problem import OtherLayout, Problem
 from projector.record import Partition
 from projector.redis import rights
@@ -48,18 +48,24 @@ ANSWER_SECONDS = 4.0
 _MAX_CLOCK_SECONDS = 2.0
 _OLDEST_REDIS = (6, 2)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
-_STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow"}
+_STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow", "note": "yellow"}
 _LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", "uvicorn", "uvloop")
 
 T = TypeVar("T")
 
 
 class Check(NamedTuple):
-    """A line of `doctor`. `unknown`: it could not be checked, and the text says why."""
+    """A line of `doctor`. `unknown`: it could not be checked, and the text says why. `note`: it works, and may do harm
+    some time.
+    """
 
     name: str
-    result: Literal["ok", "problem", "unknown"]
+    result: Literal["ok", "problem", "unknown", "note"]
     text: str
+
+
+class _Note(ProjectorError):
+    """A check has found something that may do harm some time."""
 
 
 async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
@@ -123,6 +129,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
             kafka,
             {
                 "Kafka topics": partial(_topics, found),
+                "Kafka deletions": partial(_deletions, found),
                 "Kafka history": partial(_history, found),
                 "Kafka partitions": partial(_partitions, found),
                 "Kafka records": partial(_records, found, settings),
@@ -146,6 +153,8 @@ async def _check(name: str, checking: Awaitable[str]) -> Check:
         return Check(name, "problem", f"there was no answer within {SECONDS:g} s")
     except NotKnown as error:
         return Check(name, "unknown", str(error))
+    except _Note as error:
+        return Check(name, "note", str(error))
     except ProjectorError as error:
         return Check(name, "problem", str(error))
 
@@ -268,6 +277,19 @@ async def _topics(found: Observation) -> str:
     else:
         well = "all exist; these brokers do not say whether they are compacted"
     return _without(of_topics(topics), well)
+
+
+async def _deletions(found: Observation) -> str:
+    """An ordinary pause of all projectors, such as a night, has to be shorter than Kafka keeps deletions."""
+    kept = {it.name: it.retention.deletions for it in _kafka(found).topics if it.retention}
+    if not kept:
+        raise NotKnown("these brokers do not say for how long they keep deletions")
+    if short := [f"{name} ({ms} ms)" for name, ms in kept.items() if ms < DELETIONS_MS]:
+        raise _Note(
+            f"delete.retention.ms of {', '.join(short)} is less than a day: if projectors pause for longer, deletions "
+            "are lost, and everything has to be compared with Kafka. A week is a good value"
+        )
+    return f"Kafka keeps null values (deletions) for {duration(min(kept.values()) / 1000)} at least"
 
 
 async def _history(found: Observation) -> str:

@@ -48,16 +48,21 @@ from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
+DELETIONS_MS = 86_400_000
+"""Kafka's default for `delete.retention.ms`."""
+
 
 class Retention(NamedTuple):
     """How long a topic keeps its records.
 
-    `policy` is `compact`, `delete` or `compact,delete`. The other two limit what `delete` keeps; -1 means no limit.
+    `policy` is `compact`, `delete` or `compact,delete`. `milliseconds` and `bytes` limit what `delete` keeps; -1 means
+    no limit. `deletions` is for how many ms `compact` keeps a null value, so that everybody learns of the deletion.
     """
 
     policy: str
     milliseconds: int
     bytes: int
+    deletions: int = DELETIONS_MS
 
     @property
     def compacts(self) -> bool:
@@ -100,6 +105,15 @@ async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[T
     return [_topic(name, described.get(name), kept.get(name)) for name in names]
 
 
+async def deletions(settings: ProjectorSettings, kinds: Sequence[Kind]) -> dict[str, int]:
+    """Returns for how many ms each topic keeps deletions; Kafka's default if the brokers do not report it. Raises
+    Unavailable.
+    """
+    async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
+        found = await describe(settings, kinds)
+    return {it.name: it.retention.deletions if it.retention else DELETIONS_MS for it in found}
+
+
 def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
     error = described["error_code"] if described else UnknownTopicOrPartitionError.errno
     partitions = described["partitions"] if described else ()
@@ -127,7 +141,10 @@ async def _retention(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[s
             values = {config[0]: config[1] for config in configs}
             if not error and "cleanup.policy" in values:  # there are none of a topic that does not exist
                 found[name] = Retention(
-                    values["cleanup.policy"], int(values["retention.ms"]), int(values["retention.bytes"])
+                    values["cleanup.policy"],
+                    int(values["retention.ms"]),
+                    int(values["retention.bytes"]),
+                    int(values.get("delete.retention.ms") or DELETIONS_MS),
                 )
     return found
 

@@ -1,8 +1,10 @@
-"""Breaks in the history of a topic: it was deleted and created again, or it has lost records that were applied.
+"""Breaks: what makes it impossible to know that what is served is right, until it was compared with Kafka.
 
-The positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
-still served. A line that finds a break notes it in the control record first, so that nobody who has not seen the note
-can store a position any more; then it takes back the positions; then it reads on. `docs/how-it-works.md` has the rules.
+Some are breaks in the history of a topic: it was deleted and created again, or has lost records that were applied. The
+positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
+still served. A line that finds such a break notes it in the control record first, so that nobody who has not seen the
+note can store a position any more; then it takes back the positions; then it reads on. `docs/how-it-works.md` has the
+rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,11 +74,16 @@ async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> b
     return True
 
 
-def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str, topic_id: str) -> Break:
-    """Returns a break of this moment. Every generation that is written may have what Kafka no longer has."""
+def new_break(
+    record: ControlRecord, kind: BreakKind, topic: str, former_id: str = "", topic_id: str = "", since: str = ""
+) -> Break:
+    """Returns a break of this moment. Every generation that is written may have what Kafka no longer has. Without a
+    `topic`, that holds for all of them, and for access.
+    """
     is_access = any(topic.endswith(each.topic) for each in ACCESS_KINDS)
-    written = (ACCESS,) if is_access else record.state.written
-    return Break(kind, topic, former_id, topic_id, now(), tuple(written))
+    written = () if is_access else record.state.written
+    access = (ACCESS,) if is_access or not topic else ()
+    return Break(kind, topic, former_id, topic_id, now(), tuple(sorted((*access, *written))), since)
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
@@ -97,9 +104,17 @@ async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
-    """Returns the breaks because of which something may be served that Kafka does not have: those that are noted, and
-    those that no line has noted yet. `ids` are those of the topics now, as far as they are known.
+    """Returns the breaks because of which what is served may not be what Kafka has: those that are noted, and those
+    that no line has noted yet. `ids` are those of the topics now, as far as they are known.
     """
     found = [it for it in record.state.breaks if {record.state.live, ACCESS} & {*it.unverified}]
-    known = {it.topic for it in found}
+    known = {it.topic for it in found if it.kind in NEW_HISTORY}
     return found + [it for it in recreated(record, record.stored(), ids) if it.topic not in known]
+
+
+def hides(record: ControlRecord) -> bool:
+    """Returns whether nobody knows up to which moment everything is visible, because of a break.
+
+    Added partitions alone change nothing that is visible now.
+    """
+    return any(it.kind != "partitions_raised" for it in served(record, {}))

@@ -171,6 +171,8 @@ class State(msgspec.Struct, frozen=True):
     the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `histories`
     counts the breaks of each topic (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet.
     `slots` says which copies answer for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
+    `cluster` is the id of the Kafka cluster whose records are applied; empty if it is not known yet. `partitions` says
+    how many each topic has, as far as projectors have noticed it.
     """
 
     live: GenerationId
@@ -183,6 +185,8 @@ class State(msgspec.Struct, frozen=True):
     histories: dict[str, int] = {}
     breaks: tuple[Break, ...] = ()
     slots: str = ""
+    cluster: str = ""
+    partitions: dict[str, int] = {}
 
     @property
     def known(self) -> set[GenerationId]:

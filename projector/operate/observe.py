@@ -107,6 +107,8 @@ class KafkaPart(msgspec.Struct, frozen=True):
 
     topics: list[Topic]
     ranges: Mapping[Partition, tuple[int, int]]
+    cluster: str = ""
+    """The id of the cluster; empty if the brokers do not say it."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,10 +157,22 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def breaks(self) -> list[Break] | None:
-        """The topics that have lost their history, if that concerns what is served; None: not known."""
+        """The breaks that concern what is served; None: not known."""
         if self.redis is None or self.redis.record is None:
             return None
-        return breaks.served(self.redis.record, {it.name: it.id for it in self.kafka.topics} if self.kafka else {})
+        topics = (
+            self.kafka.topics if self.kafka and not self.other_cluster else ()
+        )  # ids of another cluster say nothing
+        return breaks.served(self.redis.record, {it.name: it.id for it in topics})
+
+    @property
+    def other_cluster(self) -> tuple[str, str] | None:
+        """The id of the Kafka cluster whose records were applied, and that of the one that answers, if it is another
+        one.
+        """
+        known = self.redis.record.state.cluster if self.redis and self.redis.record else ""
+        met = self.kafka.cluster if self.kafka else ""
+        return (known, met) if known and met and known != met else None
 
     @property
     def complete_until(self) -> int | None:

@@ -60,6 +60,7 @@ _START = PREFIX + b"{"
 CONTROL = PREFIX + b"{ledger}:control"
 AS_OF = PREFIX + b"{ledger}:as-of"
 COMPLETE = PREFIX + b"{ledger}:complete"
+EVICTIONS = PREFIX + b"{ledger}:evictions"
 HISTORY = PREFIX + b"{ledger}:history"
 WRITERS = PREFIX + b"{ledger}:writers"
 LATENCY = PREFIX + b":latency"
@@ -223,7 +224,7 @@ def rebuild(generation: GenerationId) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`, `COMPLETE`) under another hash tag."""
+    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`, `COMPLETE`, `EVICTIONS`) under another hash tag."""
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 

@@ -31,7 +31,7 @@ from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
 from projector.operate.problems import of_history, of_redis, of_topics
 from projector.operate.words import duration, say
-from projector.problem import OtherLayout, Problem
+from projector.problem import Evicted, OtherLayout, Problem
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
@@ -235,7 +235,8 @@ async def _eviction(found: Observation) -> str:
     bounded = all(memory.limit for memory in redis.memories)
     used = f"{redis.used:.0%} of maxmemory are used"
     unbounded = "maxmemory is not set, so Redis may use all memory of its machine"
-    return _without(of_redis(redis), f"no document is evicted; {used if bounded else unbounded}")
+    evicted = [it for it in of_history(found) if isinstance(it, Evicted)]
+    return _without([*of_redis(redis), *evicted], f"no document is evicted; {used if bounded else unbounded}")
 
 
 async def _clock(store: Store) -> str:
@@ -299,7 +300,7 @@ async def _history(found: Observation) -> str:
     well = "the topics are those whose records were applied"
     if not all(topic.id for topic in topics):
         well = "no loss was noticed; these brokers give topics no ids, so one that is created again may not be noticed"
-    return _without(of_history(found), well)
+    return _without((it for it in of_history(found) if not isinstance(it, Evicted)), well)
 
 
 async def _partitions(found: Observation) -> str:

@@ -7,7 +7,7 @@ note can store a position any more; then it takes back the positions; then it re
 rules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import get_args
 
@@ -17,6 +17,7 @@ from projector.errors import Conflict
 from projector.ledger import copies
 from projector.ledger.control import ACCESS, NEW_HISTORY, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
 from projector.record import Partition
+from projector.redis import scripts
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
@@ -56,22 +57,48 @@ async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> b
     Raises Unavailable.
     """
 
-    def compute(state: State) -> State:
-        histories, breaks = dict(state.histories), {(it.kind, it.topic): it for it in state.breaks}
-        for one in found:
-            before = breaks.get((one.kind, one.topic))
-            unverified = {*one.unverified, *(before.unverified if before else ())}
-            since = min((it.since for it in (one, before) if it and it.since), default="")
-            breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)), since=since)
-        for topic in {one.topic for one in found if one.kind in NEW_HISTORY}:
-            histories[topic] = (histories.get(topic, 0) + 1) % HISTORIES
-        return replace(state, histories=histories, breaks=tuple(breaks.values()))
-
     try:
-        await copies.change(store, record, compute)
+        await copies.change(store, record, lambda state: _with(state, found))
     except Conflict:
         return False
     return True
+
+
+def _with(state: State, found: Sequence[Break]) -> State:
+    """Returns the state with these breaks."""
+    histories, breaks = dict(state.histories), {(it.kind, it.topic): it for it in state.breaks}
+    for one in found:
+        before = breaks.get((one.kind, one.topic))
+        unverified = {*one.unverified, *(before.unverified if before else ())}
+        since = min((it.since for it in (one, before) if it and it.since), default="")
+        breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)), since=since)
+    for topic in {one.topic for one in found if one.kind in NEW_HISTORY}:
+        histories[topic] = (histories.get(topic, 0) + 1) % HISTORIES
+    return replace(state, histories=histories, breaks=tuple(breaks.values()))
+
+
+async def learn_cluster(store: Store, record: ControlRecord, cluster: str) -> None:
+    """Store the id of the Kafka cluster whose records are applied from now on. If the control record has changed
+    meanwhile, nothing is stored. Raises Unavailable.
+    """
+    with suppress(Conflict):
+        await copies.change(store, record, lambda state: replace(state, cluster=state.cluster or cluster))
+
+
+async def accept_cluster(store: Store, record: ControlRecord, cluster: str, topics: Iterable[str]) -> None:
+    """Let another Kafka cluster replace the one whose records were applied: what is served is unverified, and all
+    topics are read from their beginning. Raises Conflict if the control record has changed since, and Unavailable.
+    """
+    found = [new_break(record, "other_cluster", topic, record.state.cluster, cluster) for topic in topics]
+
+    def compute(state: State) -> State:
+        return replace(_with(state, found), cluster=cluster, partitions={})
+
+    changed = await copies.change(store, record, compute)
+    partitions = {partition for copy in changed.present for partition in copy.positions}
+    rewinds = [rewind(partition, "", -1) for partition in sorted(partitions)]
+    copies_of = [names.copy(names.CONTROL, tag) for tag in changed.copies]
+    await store.run([scripts.rewind(positions=positions, rewinds=rewinds) for positions in copies_of])
 
 
 def new_break(

@@ -159,6 +159,11 @@ class Break(msgspec.Struct, frozen=True):
     unverified: Generations
     since: str = ""
 
+    @property
+    def age(self) -> float:
+        """How many seconds ago it was noticed, by the clocks of the machines."""
+        return (datetime.now(UTC) - datetime.fromisoformat(self.noticed_at)).total_seconds()
+
     def without(self, generation: GenerationId) -> "Break":
         """Returns the break without this generation, which was verified or dropped."""
         return replace(self, unverified=tuple(other for other in self.unverified if other != generation))

@@ -107,8 +107,11 @@ class KafkaPart(msgspec.Struct, frozen=True):
 
     topics: list[Topic]
     ranges: Mapping[Partition, tuple[int, int]]
-    cluster: str = ""
-    """The id of the cluster; empty if the brokers do not say it."""
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster; empty if the brokers do not say it."""
+        return self.topics[0].cluster if self.topics else ""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,12 +149,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> dict[Partition, tuple[int, int]] | None:
         """The offsets [first, last) that are not applied yet, of each partition that is behind; None: not known."""
-        return None if self.redis is None or self.kafka is None else _waiting(self.redis, self.kafka)
+        if self.redis is None or self.kafka is None or self.other_cluster:
+            return None
+        return _waiting(self.redis, self.kafka)
 
     @property
     def ages(self) -> dict[Partition, float] | None:
         """How many seconds the oldest record has waited, for each partition that is behind; None: not known."""
-        if self.oldest is None:
+        if self.oldest is None or self.other_cluster:
             return None
         return {partition: max(0.0, (self.at - stamp) / 1000) for partition, stamp in self.oldest.items() if stamp}
 

@@ -207,6 +207,10 @@ def store_as_of(
 
 
 @_folder.script
+def note_evictions(*, copy: Key, evictions: Key, noted: str) -> None: ...
+
+
+@_folder.script
 def mark_swept(*, copy: Key, stamp: str, incarnation: str, generation: str) -> None: ...
 
 

@@ -19,7 +19,7 @@ from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.kafka.reader import Reader
 from projector.ledger import breaks
-from projector.ledger.control import NO_ID
+from projector.ledger.control import NO_ID, ControlRecord
 from projector.ledger.writers import Writing
 from projector.redis import scripts
 from projector.redis.scripts import CompleteRow, EndRow
@@ -69,10 +69,11 @@ class DataAsOf:
             await self._close()
 
     async def _turn(self) -> None:
-        moment = await self._store()
+        record = await self._writing.sessions.look()
+        moment = await self._store(record)
         self._latest = None
         try:
-            ends = await self._ends()
+            ends = await self._ends(record)
             await self._complete.read_retention()
         except Unavailable:
             await self._close()  # its connections may be broken
@@ -80,9 +81,8 @@ class DataAsOf:
         if ends is not None:
             self._latest = _Sample(moment, ends)
 
-    async def _store(self) -> int:
+    async def _store(self, record: ControlRecord) -> int:
         """Store the samples in the shards that have reached them. Returns the time of Redis, in ms since 1970."""
-        record = await self._writing.sessions.look()
         latest = self._latest
         self._waiting = {tag: old for tag in record.copies if (old := self._waiting.get(tag) or latest)}
         hidden, topics = breaks.hides(record), await self._complete.rows(record)
@@ -124,13 +124,17 @@ class DataAsOf:
             ends=[*needed, *later],
         )
 
-    async def _ends(self) -> dict[str, list[EndRow]] | None:
-        """Returns the end offsets of all partitions that had records, by topic; None if a partition cannot be read."""
+    async def _ends(self, record: ControlRecord) -> dict[str, list[EndRow]] | None:
+        """Returns the end offsets of all partitions that had records, by topic; None if a partition cannot be read, or
+        if another cluster answers.
+        """
         if self._reader is None:
             self._reader = Reader(self._settings, KINDS)
             await self._reader.start()
         topics = await self._reader.present()
         if any(topic.leaderless or not topic.partitions for topic in topics):
+            return None
+        if record.state.cluster and self._reader.cluster not in ("", record.state.cluster):
             return None
         ends = await self._reader.end_offsets([partition for topic in topics for partition in topic.partitions])
         return {

@@ -7,6 +7,7 @@ directory/1/kafka.log           warnings and errors
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import NamedTuple, Self
 
 from devstack import topics
@@ -20,7 +21,6 @@ _FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-_CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 
 # A broker runs only for minutes here: the second compiler and a parallel collector would only delay its start.
 _JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
@@ -187,12 +187,15 @@ def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] =
 
 
 def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool) -> None:
-    """Write the properties of each node and format its storage, all nodes at the same time."""
+    """Write the properties of each node and format its storage, all nodes at the same time. Each cluster has an id of
+    its own: 16 random bytes.
+    """
+    cluster_id = "A" + token_urlsafe(16)[1:]  # it must not look like an option
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
         node.properties.write_text(_properties(node, nodes, login, acls=acls))
-        arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
+        arguments = ("format", "--cluster-id", cluster_id, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
     for formatter, _ in formatters:

@@ -111,8 +111,8 @@ UNVERIFIED_TOPIC = Metric(
     "leadview_projector_unverified_topic",
     "gauge",
     "1",
-    "1 if the problem makes it impossible to know that what is served is what Kafka has in the topic, and no comparison "
-    "has confirmed it since; otherwise 0. Absent if it is not known",
+    "1 if the problem makes it impossible to know that what is served is what Kafka has in the topic, and no "
+    "comparison has confirmed it since; otherwise 0. Absent if it is not known",
     ("topic", "problem"),
 )
 

@@ -224,7 +224,9 @@ def rebuild(generation: GenerationId) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`, `COMPLETE`, `EVICTIONS`) under another hash tag."""
+    """Returns the name of the copy of a key under another hash tag. There are copies of `CONTROL`, `rebuild`, `AS_OF`,
+    `COMPLETE` and `EVICTIONS`.
+    """
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 

@@ -58,13 +58,13 @@ async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> b
     """
 
     try:
-        await copies.change(store, record, lambda state: _with(state, found))
+        await copies.change(store, record, lambda state: with_breaks(state, found))
     except Conflict:
         return False
     return True
 
 
-def _with(state: State, found: Sequence[Break]) -> State:
+def with_breaks(state: State, found: Sequence[Break]) -> State:
     """Returns the state with these breaks."""
     histories, breaks = dict(state.histories), {(it.kind, it.topic): it for it in state.breaks}
     for one in found:
@@ -92,7 +92,7 @@ async def accept_cluster(store: Store, record: ControlRecord, cluster: str, topi
     found = [new_break(record, "other_cluster", topic, record.state.cluster, cluster) for topic in topics]
 
     def compute(state: State) -> State:
-        return replace(_with(state, found), cluster=cluster, partitions={})
+        return replace(with_breaks(state, found), cluster=cluster, partitions={})
 
     changed = await copies.change(store, record, compute)
     partitions = {partition for copy in changed.present for partition in copy.positions}

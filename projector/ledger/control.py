@@ -169,6 +169,26 @@ class Break(msgspec.Struct, frozen=True):
         return replace(self, unverified=tuple(other for other in self.unverified if other != generation))
 
 
+class PartitionCount(msgspec.Struct, frozen=True):
+    """How many partitions a topic has. Its id is empty if the brokers do not say it."""
+
+    count: int
+    topic_id: str = ""
+
+    def is_raised_from(self, before: "PartitionCount") -> bool:
+        """Returns whether partitions were added to the same topic."""
+        return self.count > before.count and not self._is_of_another(before)
+
+    def differs(self, before: "PartitionCount") -> bool:
+        """Returns whether this is more than before, or another topic. Kafka never takes partitions away: a broker that
+        names fewer is behind.
+        """
+        return self.count > before.count or self._is_of_another(before)
+
+    def _is_of_another(self, before: "PartitionCount") -> bool:
+        return bool(self.topic_id and before.topic_id) and self.topic_id != before.topic_id
+
+
 class State(msgspec.Struct, frozen=True):
     """The part of the control record that is the same in all copies.
 
@@ -191,7 +211,7 @@ class State(msgspec.Struct, frozen=True):
     breaks: tuple[Break, ...] = ()
     slots: str = ""
     cluster: str = ""
-    partitions: dict[str, int] = {}
+    partitions: dict[str, PartitionCount] = {}
 
     @property
     def known(self) -> set[GenerationId]:

@@ -4,10 +4,11 @@ served was compared with Kafka.
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
@@ -238,3 +239,39 @@ async def test_what_was_evicted_is_counted_once(alone: Projection) -> None:
     client.set(names.EVICTIONS, b"another 5")
     assert await looks() == [], "a server that was started again counts from 0"
     assert (client.get(names.EVICTIONS), int(count)) == (stored, 0)
+
+
+@pytest.mark.apache
+def test_partitions_that_were_added(leadview: Leadview) -> None:
+    """It is named until it was verified, also after Redis was emptied: Kafka remembers how many there were."""
+    publish_first(leadview)
+    port = free_port()
+    leadview.serve(metrics_port=port)
+    topic = leadview.topics.name(resources.CONTACT)
+    wait_until(lambda: topic in leadview.state().partitions, "the number of partitions is known")
+    wait_until(lambda: remembered(leadview, topic) == 3, "Kafka remembers it")
+    leadview.topics.add_partitions(resources.CONTACT, 5)
+    assert_named(leadview, port, "partitions_raised", [topic])
+    with leadview.api() as api:
+        answer = partial(api.get, LEADS + crm.LEAD, key=crm.KEY)
+        wait_until(lambda: "data-as-of" in answer().headers, "what is visible now is not affected")
+    leadview.redis.flushall()
+    leadview.wait_until_served()
+    assert_named(leadview, port, "partitions_raised", [topic])
+    leadview.run("rebuild", "--max-latency", "0").ends(0)
+    leadview.run("promote").ends(0)
+    wait_for_kinds(leadview, "partitions_raised")
+    leadview.run("verify").ends(0)
+    wait_for_kinds(leadview)
+    wait_until(lambda: remembered(leadview, topic) == 5, "Kafka remembers the new number")
+
+
+def remembered(leadview: Leadview, topic: str) -> int:
+    """Returns how many partitions of a topic Kafka remembers: the offset that a group has of partition 0."""
+    servers = leadview.kafka.bootstrap_servers
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{leadview.group}.partitions", "log_level": 0})
+    try:
+        [found] = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+    finally:
+        consumer.close()
+    return found.offset

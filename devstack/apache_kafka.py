@@ -7,6 +7,7 @@ directory/1/kafka.log           warnings and errors
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import NamedTuple, Self
 
 from devstack import topics
@@ -20,7 +21,6 @@ _FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-_CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 
 # A broker runs only for minutes here: the second compiler and a parallel collector would only delay its start.
 _JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
@@ -84,7 +84,6 @@ class ApacheKafka:
         racks: Sequence[str] = (),
         java_options: Sequence[str] = (),
         ports: Sequence[int] = (),
-        cluster_id: str = _CLUSTER_ID,
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
@@ -108,7 +107,7 @@ class ApacheKafka:
                 start=1,
             )
         ]
-        _format(plan, jars, login, cluster_id, acls=acls)
+        _format(plan, jars, login, acls=acls)
         cluster = cls(plan, jars, [*java_options, *(login.java_options if login else ())])
         try:
             for index in range(nodes):
@@ -210,8 +209,11 @@ def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] =
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, *options, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, cluster_id: str, *, acls: bool) -> None:
-    """Write the properties of each node and format its storage, all nodes at the same time."""
+def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool) -> None:
+    """Write the properties of each node and format its storage, all nodes at the same time. Each cluster has an id of
+    its own: 16 random bytes.
+    """
+    cluster_id = "A" + token_urlsafe(16)[1:]  # it must not look like an option
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)

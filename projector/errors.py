@@ -6,6 +6,7 @@ ProjectorError
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
 │   ├── Denied        this user lacks a right: the line retries, and says so at once, since waiting changes nothing
+│   ├── OtherCluster  another Kafka cluster answers: the line waits for the former one, or for an operator
 │   └── SessionEnded  the control record was changed by a command: the line reads again at once
 ├── NotKnown          `doctor` cannot check something: the message says why
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
@@ -78,6 +79,16 @@ class Unavailable(ProjectorError):
 
 class Denied(Unavailable):
     """Redis or Kafka lets this user not do what a step needs, until somebody grants it."""
+
+
+class OtherCluster(Unavailable):
+    """The brokers belong to another Kafka cluster than the one whose records are applied."""
+
+    def __init__(self, known: str, met: str) -> None:
+        super().__init__(
+            f"Kafka: another cluster answers (its id is {met}, and what is served comes from {known}): nothing of it "
+            "is applied. Correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, or see `status`"
+        )
 
 
 class SessionEnded(Unavailable):

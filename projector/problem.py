@@ -142,6 +142,53 @@ class OpenTransaction(OfTopics, frozen=True):
         return tuple(f"{self.topics[0]}:{partition.partition}" for partition in self.held)
 
 
+class RecordsMissed(OfTopics, frozen=True):
+    """Kafka has deleted records before they were read. `noticed_at` is RFC 3339.
+
+    `access`: the topic has organizations or API keys.
+    """
+
+    noticed_at: str
+    access: bool
+
+
+class DeletesMissed(OfTopics, frozen=True):
+    """Kafka may have removed deletions before they were read, because the topic was not read to its end since then
+    (RFC 3339).
+    """
+
+    since: str
+
+
+class PartitionsRaised(OfTopics, frozen=True):
+    """The number of partitions was raised, so that records of keys that have moved stay in the former partitions.
+
+    `noticed_at` is RFC 3339. `access`: the topic has organizations or API keys.
+    """
+
+    noticed_at: str
+    access: bool
+
+
+class OtherCluster(_Problem, frozen=True):
+    """`met` is the id of the Kafka cluster that answers, `known` that of the one whose records were applied.
+
+    Nothing of it is applied unless it is `accepted` by an operator: then it has replaced the known one, and nobody has
+    verified yet what is served. `access`: nor organizations and API keys.
+    """
+
+    known: str
+    met: str
+    accepted: bool
+    access: bool
+
+
+class Evicted(_Problem, frozen=True):
+    """Redis has deleted keys to free memory. `noticed_at` is RFC 3339."""
+
+    noticed_at: str
+
+
 class RedisEvicts(_Problem, frozen=True):
     """Redis deletes documents when its memory is full."""
 
@@ -372,6 +419,11 @@ Problem = (
     | TopicRecreated
     | TopicTruncated
     | OpenTransaction
+    | RecordsMissed
+    | DeletesMissed
+    | PartitionsRaised
+    | OtherCluster
+    | Evicted
     | RedisEvicts
     | RedisFull
     | RedisRefusesWrites
@@ -406,6 +458,8 @@ def stops(it: Problem) -> Literal["", "line", "all"]:
     """Returns which lines apply nothing because of a problem: none, one, or all."""
     if isinstance(it, RedisUnknown | RedisFull | RedisRefusesWrites | NoProjector):
         return "all"
+    if isinstance(it, OtherCluster):
+        return "" if it.accepted else "all"
     return "line" if isinstance(it, Halted | Failing | StandingBy) or it.label in OF_STOPPED_LINES else ""
 
 

@@ -28,6 +28,11 @@ PROBLEM_LABELS = (
     "topic_recreated",
     "topic_truncated",
     "open_transaction",
+    "records_missed",
+    "deletes_missed",
+    "partitions_raised",
+    "other_cluster",
+    "evicted",
     "redis_evicts",
     "redis_full",
     "redis_refuses_writes",
@@ -127,8 +132,8 @@ UNVERIFIED_TOPIC = Metric(
     "leadview_projector_unverified_topic",
     "gauge",
     "1",
-    "1 if the topic was deleted and created again, or has lost records that were applied, and nothing has confirmed "
-    "since that what is served is what Kafka has; otherwise 0. Absent if it is not known",
+    "1 if the problem makes it impossible to know that what is served is what Kafka has in the topic, and no "
+    "comparison has confirmed it since; otherwise 0. Absent if it is not known",
     ("topic", "problem"),
 )
 

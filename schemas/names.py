@@ -61,6 +61,8 @@ PREFIX = b"lv%d" % LAYOUT
 _START = PREFIX + b"{"
 CONTROL = PREFIX + b"{ledger}:control"
 AS_OF = PREFIX + b"{ledger}:as-of"
+COMPLETE = PREFIX + b"{ledger}:complete"
+EVICTIONS = PREFIX + b"{ledger}:evictions"
 HISTORY = PREFIX + b"{ledger}:history"
 WRITERS = PREFIX + b"{ledger}:writers"
 LATENCY = PREFIX + b":latency"
@@ -230,7 +232,9 @@ def rebuild(generation: GenerationId) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`) under another hash tag."""
+    """Returns the name of the copy of a key under another hash tag. There are copies of `CONTROL`, `rebuild`, `AS_OF`,
+    `COMPLETE` and `EVICTIONS`.
+    """
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 

@@ -153,6 +153,11 @@ def _rebuild(command: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="pause while the API responds more slowly than this (p99, default: 10); with 0 the replay never yields",
     )
+    command.add_argument(
+        "--accept-cluster",
+        metavar="ID",
+        help="first let the Kafka cluster with this id replace the one whose records were applied",
+    )
     command.add_argument("--organization", type=uuid, help="write the documents of one organization again, in place")
     one = command.add_mutually_exclusive_group()
     for noun in BY_NOUN:

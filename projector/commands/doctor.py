@@ -27,12 +27,12 @@ from projector.kafka.accepted import read_texts
 from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
-from projector.kafka.topics import describe
+from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
 from projector.operate.problems import of_history, of_members, of_redis, of_topics, of_transactions
-from projector.operate.words import say
-from projector.problem import OtherLayout, Problem
+from projector.operate.words import duration, say
+from projector.problem import Evicted, OtherLayout, Problem
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
@@ -48,18 +48,24 @@ ANSWER_SECONDS = 4.0
 """How long Redis and Kafka may take for their first answer."""
 _OLDEST_REDIS = (6, 2)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
-_STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow"}
+_STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow", "note": "yellow"}
 _LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", "uvicorn", "uvloop")
 
 T = TypeVar("T")
 
 
 class Check(NamedTuple):
-    """A line of `doctor`. `unknown`: it could not be checked, and the text says why."""
+    """A line of `doctor`. `unknown`: it could not be checked, and the text says why. `note`: it works, and may do harm
+    some time.
+    """
 
     name: str
-    result: Literal["ok", "problem", "unknown"]
+    result: Literal["ok", "problem", "unknown", "note"]
     text: str
+
+
+class _Note(ProjectorError):
+    """A check has found something that may do harm some time."""
 
 
 async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
@@ -123,6 +129,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
             kafka,
             {
                 "Kafka topics": partial(_topics, found),
+                "Kafka deletions": partial(_deletions, found),
                 "Kafka history": partial(_history, found),
                 "Kafka transactions": partial(_transactions, found),
                 "Kafka partitions": partial(_partitions, found),
@@ -147,6 +154,8 @@ async def _check(name: str, checking: Awaitable[str]) -> Check:
         return Check(name, "problem", f"there was no answer within {SECONDS:g} s")
     except NotKnown as error:
         return Check(name, "unknown", str(error))
+    except _Note as error:
+        return Check(name, "note", str(error))
     except ProjectorError as error:
         return Check(name, "problem", str(error))
 
@@ -227,7 +236,8 @@ async def _eviction(found: Observation) -> str:
     bounded = all(memory.limit for memory in redis.memories)
     used = f"{redis.used:.0%} of maxmemory are used"
     unbounded = "maxmemory is not set, so Redis may use all memory of its machine"
-    return _without(of_redis(redis), f"no document is evicted; {used if bounded else unbounded}")
+    evicted = [it for it in of_history(found) if isinstance(it, Evicted)]
+    return _without([*of_redis(redis), *evicted], f"no document is evicted; {used if bounded else unbounded}")
 
 
 async def _clock(store: Store) -> str:
@@ -281,6 +291,19 @@ async def _topics(found: Observation) -> str:
     return _without(of_topics(topics), well)
 
 
+async def _deletions(found: Observation) -> str:
+    """An ordinary pause of all projectors, such as a night, has to be shorter than Kafka keeps deletions."""
+    kept = {it.name: it.retention.deletions for it in _kafka(found).topics if it.retention}
+    if not kept:
+        raise NotKnown("these brokers do not say for how long they keep deletions")
+    if short := [f"{name} ({ms} ms)" for name, ms in kept.items() if ms < DELETIONS_MS]:
+        raise _Note(
+            f"delete.retention.ms of {', '.join(short)} is less than a day: if projectors pause for longer, deletions "
+            "are lost, and everything has to be compared with Kafka. A week is a good value"
+        )
+    return f"Kafka keeps null values (deletions) for {duration(min(kept.values()) / 1000)} at least"
+
+
 async def _history(found: Observation) -> str:
     topics = _existing(found).topics
     if found.redis is None:
@@ -288,7 +311,7 @@ async def _history(found: Observation) -> str:
     well = "the topics are those whose records were applied"
     if not all(topic.id for topic in topics):
         well = "no loss was noticed; these brokers give topics no ids, so one that is created again may not be noticed"
-    return _without(of_history(found), well)
+    return _without((it for it in of_history(found) if not isinstance(it, Evicted)), well)
 
 
 async def _transactions(found: Observation) -> str:

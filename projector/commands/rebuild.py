@@ -14,11 +14,11 @@ from rich.progress import Progress as Bar
 from projector.commands import arguments as arguments_of
 from projector.commands.operator import Operator
 from projector.commands.verify import criteria_of, show_report
-from projector.errors import Refused, Unavailable
+from projector.errors import Conflict, OtherCluster, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import held_back, open_reader
 from projector.kafka.topics import Topic
-from projector.ledger import copies, writers
+from projector.ledger import breaks, copies, writers
 from projector.ledger.control import ControlRecord, State
 from projector.ledger.ledger import lag
 from projector.line.pace import Pacer
@@ -35,7 +35,7 @@ from projector.upkeep import reapply
 from projector.verify.causes import note_causes
 from projector.verify.report import unread
 from schemas.control import number_of
-from schemas.resources import RESOURCES
+from schemas.resources import KINDS, RESOURCES
 
 _PATIENCE_SECONDS = 5.0
 _USABLE_SHARE = 0.9
@@ -46,6 +46,8 @@ _LINE_SECONDS = 5.0
 
 async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
     """`rebuild`: fill the next generation, or write one document or organization again in place."""
+    if arguments.accept_cluster:
+        await _accept_cluster(arguments.accept_cluster, operator)
     if arguments.organization:
         return await _in_place(arguments, operator)
     generation, problems = await _estimate(operator)
@@ -67,6 +69,30 @@ async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
     return 0
 
 
+async def _accept_cluster(cluster: str, operator: Operator) -> None:
+    """Let the Kafka cluster that answers replace the one whose records were applied. Nothing happens if it is that one.
+
+    Raises Refused if another cluster answers than the operator has named, and Unavailable.
+    """
+    while True:
+        async with open_reader(operator.settings, KINDS) as reader:
+            topics = await reader.present()
+            await reader.existing_partitions()
+        record = await copies.require(operator.store)
+        if cluster != reader.cluster:
+            met = reader.cluster or "unknown"
+            raise Refused(
+                f"The Kafka cluster that LEADVIEW_KAFKA_BOOTSTRAP_SERVERS names has the id {met}, and not {cluster}: "
+                "correct one of them."
+            )
+        if record.state.cluster in ("", cluster):
+            return
+        with suppress(Conflict):
+            await breaks.accept_cluster(operator.store, record, cluster, [topic.name for topic in topics])
+            operator.console.print(f"the Kafka cluster {cluster} has replaced {record.state.cluster}")
+            return
+
+
 async def _estimate(operator: Operator) -> tuple[int, list[str]]:
     """Print what a rebuild will cost, and what prevents it. Returns the number of its generation, and what prevents it
     unless it is forced. Raises Refused if Redis is empty, and Unavailable.
@@ -76,6 +102,8 @@ async def _estimate(operator: Operator) -> tuple[int, list[str]]:
     found = await observe(store, settings, _PATIENCE_SECONDS)
     if found.redis is None or found.kafka is None:
         raise Unavailable(found.redis_unknown or found.kafka_unknown)
+    if other := found.other_cluster:
+        raise OtherCluster(*other)
     state, names = record.state, {topic(settings, resource) for resource in RESOURCES}
     topics = [it for it in found.kafka.topics if it.name in names]
     ranges = {at: span for at, span in found.kafka.ranges.items() if at.topic in names}

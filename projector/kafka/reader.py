@@ -33,7 +33,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
-from projector.errors import Refused, Unavailable
+from projector.errors import OtherCluster, Refused, Unavailable
 from projector.kafka import ends, topics
 from projector.kafka.batches import FetchedRecords, Rest, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
@@ -94,6 +94,10 @@ class Fetcher:
         self._held: dict[Partition, Rest] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._error: Exception | None = None
+        self.jumped: set[Partition] = set()
+        """Partitions whose records were deleted before they were read."""
+        self.was_interrupted = False
+        """Whether a broker was not available since this was set to False: another cluster may answer by now."""
 
     @property
     def offsets(self) -> Mapping[Partition, int]:
@@ -103,6 +107,7 @@ class Fetcher:
     def seek(self, partition: Partition, offset: int) -> None:
         """Return the records of this partition from this offset on."""
         self._held.pop(partition, None)
+        self.jumped.discard(partition)
         self._offsets[partition] = offset
         self._client.add_topic(partition.topic)
 
@@ -185,6 +190,7 @@ class Fetcher:
         try:
             await self._ask_broker(broker, wanted)
         except (KafkaError, OSError) as error:
+            self.was_interrupted = True
             logger.warning("a broker did not return records", extra={"broker": broker, "error": str(error)})
             self._client.force_metadata_update()
             for partition, _ in wanted:
@@ -232,6 +238,8 @@ class Fetcher:
             asked, first = self._offsets[at], await self._earliest(at)
             if self._offsets.get(at) == asked:
                 self._offsets[at] = first
+                if first > asked:
+                    self.jumped.add(at)
         elif error is TopicAuthorizationFailedError:
             self._error = error(at.topic)
         else:
@@ -255,6 +263,8 @@ class _Fetching:
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, group_id)
         self._client = client_of(self._consumer)
+        self.cluster = ""
+        """The id of the cluster, as the brokers have said it last; empty if it is not known."""
         rack = settings.kafka_client_rack or ""
         self._fetcher = Fetcher(self._client, self._unpacker, fetch_bytes, self._earliest, rack)
 
@@ -265,13 +275,20 @@ class _Fetching:
         await asyncio.sleep(0)
         await self._consumer.stop()
 
-    def read_as(self, histories: Mapping[str, int]) -> None:
-        """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis."""
+    def read_as(self, histories: Mapping[str, int], cluster: str) -> None:
+        """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis. Raises
+        OtherCluster if these are brokers of another cluster than this one, as far as both are known.
+        """
+        if cluster and self.cluster and cluster != self.cluster:
+            raise OtherCluster(cluster, self.cluster)
         self._unpacker.histories = histories
 
     async def present(self) -> list[Topic]:
         """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
-        return await topics.present(self._client, self._kinds)
+        found = await topics.present(self._client, self._kinds)
+        self.cluster = found[0].cluster or self.cluster
+        self._fetcher.was_interrupted = False
+        return found
 
     async def topic_ids(self) -> dict[str, str]:
         """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
@@ -411,6 +428,26 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
         return await topics.forks(self._client, leader_epochs) if leader_epochs else {}
+
+    async def first_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Returns the first offset of each partition. Raises Unavailable."""
+        async with errors():
+            found = await self._consumer.beginning_offsets([TopicPartition(*at) for at in partitions])
+        return {Partition(*at): offset for at, offset in found.items()}
+
+    @property
+    def has_jumped(self) -> bool:
+        """Whether the records at an offset that was to be read are gone, and those at the first offset follow."""
+        return not self._fetcher.jumped.isdisjoint(self._fetcher.offsets)
+
+    async def is_elsewhere(self, cluster: str) -> bool:
+        """Returns whether the brokers, one of which was not available meanwhile, are those of another cluster by now.
+        Raises Unavailable.
+        """
+        if not (self._fetcher.was_interrupted and cluster):
+            return False
+        await self.present()
+        return self.cluster not in ("", cluster)
 
     async def was_cut_off(self) -> bool:
         """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that

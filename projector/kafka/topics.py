@@ -48,16 +48,21 @@ from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
+DELETIONS_MS = 86_400_000
+"""Kafka's default for `delete.retention.ms`."""
+
 
 class Retention(NamedTuple):
     """How long a topic keeps its records.
 
-    `policy` is `compact`, `delete` or `compact,delete`. The other two limit what `delete` keeps; -1 means no limit.
+    `policy` is `compact`, `delete` or `compact,delete`. `milliseconds` and `bytes` limit what `delete` keeps; -1 means
+    no limit. `deletions` is for how many ms `compact` keeps a null value, so that everybody learns of the deletion.
     """
 
     policy: str
     milliseconds: int
     bytes: int
+    deletions: int = DELETIONS_MS
 
     @property
     def compacts(self) -> bool:
@@ -84,6 +89,8 @@ class Topic(NamedTuple):
     retention: Retention | None
     id: str = ""
     """Another one whenever the topic was created again; empty if the brokers do not say it (Kafka before 2.8)."""
+    cluster: str = ""
+    """The id of the Kafka cluster; empty if the brokers do not say it."""
 
 
 async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[Topic]:
@@ -93,11 +100,26 @@ async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[T
     try:
         await start(admin, settings)
         async with errors():
-            described = {found["topic"]: found for found in await _metadata(client_of(admin), names)}
+            described = await _metadata(client_of(admin), names)
         kept = await _retention(admin, names)
     finally:
         await admin.close()
-    return [_topic(name, described.get(name), kept.get(name)) for name in names]
+    return _topics(names, described, kept)
+
+
+async def deletions(settings: ProjectorSettings, kinds: Sequence[Kind]) -> dict[str, int]:
+    """Returns for how many ms each topic keeps deletions; Kafka's default if the brokers do not report it. Raises
+    Unavailable.
+    """
+    async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
+        found = await describe(settings, kinds)
+    return {it.name: it.retention.deletions if it.retention else DELETIONS_MS for it in found}
+
+
+def _topics(names: Iterable[str], described: Any, kept: Mapping[str, Retention]) -> list[Topic]:
+    of_topics = {found["topic"]: found for found in described["topics"]}
+    cluster = described.get("cluster_id") or ""
+    return [_topic(name, of_topics.get(name), kept.get(name))._replace(cluster=cluster) for name in names]
 
 
 def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
@@ -127,7 +149,10 @@ async def _retention(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[s
             values = {config[0]: config[1] for config in configs}
             if not error and "cleanup.policy" in values:  # there are none of a topic that does not exist
                 found[name] = Retention(
-                    values["cleanup.policy"], int(values["retention.ms"]), int(values["retention.bytes"])
+                    values["cleanup.policy"],
+                    int(values["retention.ms"]),
+                    int(values["retention.bytes"]),
+                    int(values.get("delete.retention.ms") or DELETIONS_MS),
                 )
     return found
 
@@ -287,8 +312,8 @@ class Fork(NamedTuple):
 async def present(client: Any, names: Collection[str]) -> list[Topic]:
     """Asks any broker for these topics without their retention, with an AIOKafkaClient. Raises Unavailable."""
     async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
-        described = {found["topic"]: found for found in await _metadata(client, names)}
-    return [_topic(name, described.get(name), None) for name in names]
+        described = await _metadata(client, names)
+    return _topics(names, described, {})
 
 
 async def forks(client: Any, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
@@ -327,12 +352,14 @@ def _forks(answer: Any) -> dict[Partition, Fork]:
 
 
 async def _metadata(client: Any, names: Iterable[str]) -> Any:
-    """Returns what one of the brokers says. For a while, those that are known include one that has died."""
+    """Returns what one of the brokers says about these topics and its cluster. For a while, those that are known
+    include one that has died.
+    """
     error: KafkaError = LeaderNotAvailableError("no broker is known")
     known = [broker.nodeId for broker in client.cluster.brokers()]
     for node in random.sample(known, len(known)):
         try:
-            return (await client.send(node, TopicsRequest(names))).to_object()["topics"]
+            return (await client.send(node, TopicsRequest(names))).to_object()
         except (KafkaConnectionError, NodeNotReadyError) as not_there:
             error = not_there
     raise error

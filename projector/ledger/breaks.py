@@ -1,11 +1,13 @@
-"""Breaks in the history of a topic: it was deleted and created again, or it has lost records that were applied.
+"""Breaks: what makes it impossible to know that what is served is right, until it was compared with Kafka.
 
-The positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
-still served. A line that finds a break notes it in the control record first, so that nobody who has not seen the note
-can store a position any more; then it takes back the positions; then it reads on. `docs/how-it-works.md` has the rules.
+Some are breaks in the history of a topic: it was deleted and created again, or has lost records that were applied. The
+positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
+still served. A line that finds such a break notes it in the control record first, so that nobody who has not seen the
+note can store a position any more; then it takes back the positions; then it reads on. `docs/how-it-works.md` has the
+rules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import get_args
 
@@ -13,8 +15,9 @@ from msgspec.structs import replace
 
 from projector.errors import Conflict
 from projector.ledger import copies
-from projector.ledger.control import ACCESS, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
+from projector.ledger.control import ACCESS, NEW_HISTORY, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
 from projector.record import Partition
+from projector.redis import scripts
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
@@ -54,28 +57,60 @@ async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> b
     Raises Unavailable.
     """
 
-    def compute(state: State) -> State:
-        histories, breaks = dict(state.histories), {(it.kind, it.topic): it for it in state.breaks}
-        for one in found:
-            before = breaks.get((one.kind, one.topic))
-            unverified = {*one.unverified, *(before.unverified if before else ())}
-            breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)))
-        for topic in {one.topic for one in found}:
-            histories[topic] = (histories.get(topic, 0) + 1) % HISTORIES
-        return replace(state, histories=histories, breaks=tuple(breaks.values()))
-
     try:
-        await copies.change(store, record, compute)
+        await copies.change(store, record, lambda state: with_breaks(state, found))
     except Conflict:
         return False
     return True
 
 
-def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str, topic_id: str) -> Break:
-    """Returns a break of this moment. Every generation that is written may have what Kafka no longer has."""
+def with_breaks(state: State, found: Sequence[Break]) -> State:
+    """Returns the state with these breaks."""
+    histories, breaks = dict(state.histories), {(it.kind, it.topic): it for it in state.breaks}
+    for one in found:
+        before = breaks.get((one.kind, one.topic))
+        unverified = {*one.unverified, *(before.unverified if before else ())}
+        since = min((it.since for it in (one, before) if it and it.since), default="")
+        breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)), since=since)
+    for topic in {one.topic for one in found if one.kind in NEW_HISTORY}:
+        histories[topic] = (histories.get(topic, 0) + 1) % HISTORIES
+    return replace(state, histories=histories, breaks=tuple(breaks.values()))
+
+
+async def learn_cluster(store: Store, record: ControlRecord, cluster: str) -> None:
+    """Store the id of the Kafka cluster whose records are applied from now on. If the control record has changed
+    meanwhile, nothing is stored. Raises Unavailable.
+    """
+    with suppress(Conflict):
+        await copies.change(store, record, lambda state: replace(state, cluster=state.cluster or cluster))
+
+
+async def accept_cluster(store: Store, record: ControlRecord, cluster: str, topics: Iterable[str]) -> None:
+    """Let another Kafka cluster replace the one whose records were applied: what is served is unverified, and all
+    topics are read from their beginning. Raises Conflict if the control record has changed since, and Unavailable.
+    """
+    found = [new_break(record, "other_cluster", topic, record.state.cluster, cluster) for topic in topics]
+
+    def compute(state: State) -> State:
+        return replace(with_breaks(state, found), cluster=cluster, partitions={})
+
+    changed = await copies.change(store, record, compute)
+    partitions = {partition for copy in changed.present for partition in copy.positions}
+    rewinds = [rewind(partition, "", -1) for partition in sorted(partitions)]
+    copies_of = [names.copy(names.CONTROL, tag) for tag in changed.copies]
+    await store.run([scripts.rewind(positions=positions, rewinds=rewinds) for positions in copies_of])
+
+
+def new_break(
+    record: ControlRecord, kind: BreakKind, topic: str, former_id: str = "", topic_id: str = "", since: str = ""
+) -> Break:
+    """Returns a break of this moment. Every generation that is written may have what Kafka no longer has. Without a
+    `topic`, that holds for all of them, and for access.
+    """
     is_access = any(topic.endswith(each.topic) for each in ACCESS_KINDS)
-    written = (ACCESS,) if is_access else record.state.written
-    return Break(kind, topic, former_id, topic_id, now(), tuple(written))
+    written = () if is_access else record.state.written
+    access = (ACCESS,) if is_access or not topic else ()
+    return Break(kind, topic, former_id, topic_id, now(), tuple(sorted((*access, *written))), since)
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
@@ -96,9 +131,17 @@ async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
-    """Returns the breaks because of which something may be served that Kafka does not have: those that are noted, and
-    those that no line has noted yet. `ids` are those of the topics now, as far as they are known.
+    """Returns the breaks because of which what is served may not be what Kafka has: those that are noted, and those
+    that no line has noted yet. `ids` are those of the topics now, as far as they are known.
     """
     found = [it for it in record.state.breaks if {record.state.live, ACCESS} & {*it.unverified}]
-    known = {it.topic for it in found}
+    known = {it.topic for it in found if it.kind in NEW_HISTORY}
     return found + [it for it in recreated(record, record.stored(), ids) if it.topic not in known]
+
+
+def hides(record: ControlRecord) -> bool:
+    """Returns whether nobody knows up to which moment everything is visible, because of a break.
+
+    Added partitions alone change nothing that is visible now.
+    """
+    return any(it.kind != "partitions_raised" for it in served(record, {}))

@@ -124,14 +124,31 @@ ACCESS = GenerationId("access")
 """Stands for organizations and API keys among generations, to none of which they belong."""
 
 
-BreakKind = Literal["topic_recreated", "topic_truncated"]
+BreakKind = Literal[
+    "topic_recreated",
+    "topic_truncated",
+    "records_missed",
+    "deletes_missed",
+    "partitions_raised",
+    "other_cluster",
+    "evicted",
+]
+
+WHOLE_HISTORY: frozenset[BreakKind] = frozenset(("deletes_missed", "evicted"))
+"""After these breaks, the topics still say what is right. So projectors compare with them, and end the break by
+themselves; the others need a person."""
+
+NEW_HISTORY: frozenset[BreakKind] = frozenset(("topic_recreated", "topic_truncated", "other_cluster"))
+"""After these breaks, offsets say nothing about records that were applied before (`Record.history`)."""
 
 
 class Break(msgspec.Struct, frozen=True):
-    """A topic has lost its history. `kind` is the name of the problem: it was created again, or its log was cut off.
+    """Something makes it impossible to know that what is served is right. `kind` is also the name of the problem.
 
-    `former_id` and `topic_id` are those of the topic before and since; the same if its log was cut off. `noticed_at` is
-    RFC 3339. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are what Kafka has.
+    `topic` is empty if it concerns all of them. `former_id` and `topic_id` are those of the topic before and since; of
+    `other_cluster`, those of the Kafka clusters. `noticed_at` is RFC 3339, and so is `since`: until then all was well,
+    as far as that is known. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are
+    what Kafka has.
     """
 
     kind: BreakKind
@@ -140,10 +157,36 @@ class Break(msgspec.Struct, frozen=True):
     topic_id: str
     noticed_at: str
     unverified: Generations
+    since: str = ""
+
+    @property
+    def age(self) -> float:
+        """How many seconds ago it was noticed, by the clocks of the machines."""
+        return (datetime.now(UTC) - datetime.fromisoformat(self.noticed_at)).total_seconds()
 
     def without(self, generation: GenerationId) -> "Break":
         """Returns the break without this generation, which was verified or dropped."""
         return replace(self, unverified=tuple(other for other in self.unverified if other != generation))
+
+
+class PartitionCount(msgspec.Struct, frozen=True):
+    """How many partitions a topic has. Its id is empty if the brokers do not say it."""
+
+    count: int
+    topic_id: str = ""
+
+    def is_raised_from(self, before: "PartitionCount") -> bool:
+        """Returns whether partitions were added to the same topic."""
+        return self.count > before.count and not self._is_of_another(before)
+
+    def differs(self, before: "PartitionCount") -> bool:
+        """Returns whether this is more than before, or another topic. Kafka never takes partitions away: a broker that
+        names fewer is behind.
+        """
+        return self.count > before.count or self._is_of_another(before)
+
+    def _is_of_another(self, before: "PartitionCount") -> bool:
+        return bool(self.topic_id and before.topic_id) and self.topic_id != before.topic_id
 
 
 class State(msgspec.Struct, frozen=True):
@@ -153,6 +196,8 @@ class State(msgspec.Struct, frozen=True):
     the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `histories`
     counts the breaks of each topic (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet.
     `slots` says which copies answer for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
+    `cluster` is the id of the Kafka cluster whose records are applied; empty if it is not known yet. `partitions` says
+    how many each topic has, as far as projectors have noticed it.
     """
 
     live: GenerationId
@@ -165,6 +210,8 @@ class State(msgspec.Struct, frozen=True):
     histories: dict[str, int] = {}
     breaks: tuple[Break, ...] = ()
     slots: str = ""
+    cluster: str = ""
+    partitions: dict[str, PartitionCount] = {}
 
     @property
     def known(self) -> set[GenerationId]:

@@ -19,6 +19,7 @@ from projector.errors import Refused, SessionEnded, Superseded
 from projector.ledger import breaks, control, copies
 from projector.ledger.control import (
     NOTHING_STORED,
+    WHOLE_HISTORY,
     Advance,
     Break,
     Checkpointed,
@@ -134,7 +135,8 @@ class Sessions:
 
         def check(record: ControlRecord) -> None:
             check_written(record, generation)
-            if broken := [it.topic for it in record.state.breaks if generation in it.unverified]:
+            lost = [it for it in record.state.breaks if it.kind not in (*WHOLE_HISTORY, "partitions_raised")]
+            if broken := [it.topic for it in lost if generation in it.unverified]:
                 number = number_of(generation)
                 raise Refused(
                     f"Topic {', '.join(broken)} has lost its history while generation {number} was being filled: "
@@ -216,6 +218,10 @@ class Ledger:
             return session.record.stored()
         found = await self.positions(session.record, partitions)
         return {partition: [position] for partition, position in found.items() if position}
+
+    async def learn_cluster(self, session: Session, cluster: str) -> None:
+        """Store the id of the Kafka cluster whose records are applied, unless one is stored."""
+        await breaks.learn_cluster(self._store, session.record, cluster)
 
     async def note(self, session: Session, found: Sequence[Break]) -> bool:
         """Note breaks in the history of topics. Returns False if the control record has changed since."""

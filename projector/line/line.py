@@ -200,12 +200,14 @@ class Line:
         self, polled: dict[Partition, list[Record]], ends: dict[Partition, int]
     ) -> bool:
         """Start over if these records do not follow on those that were applied, or written up to `ends`: they come from
-        before the position, or a new leader has not all that the leader before it had. `Positions.ensure_positioned`
-        finds out why. Returns whether it did.
+        another cluster or from before the position, a new leader has not all that the leader before it had, or records
+        between them were deleted. `Positions.ensure_positioned` finds out why. Returns whether it did.
         """
-        if before := self._positions.ahead_of(polled, ends):
+        if await self._source.is_elsewhere(self._positions.session.record.state.cluster):
+            self._positions.reset()
+        elif before := self._positions.ahead_of(polled, ends):
             await self._positions.start_over(before)
-        elif await self._source.was_cut_off():
+        elif self._source.has_jumped or await self._source.was_cut_off():
             self._positions.reset()
         else:
             return False

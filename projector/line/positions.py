@@ -36,6 +36,10 @@ T = TypeVar("T")
 Ends = tuple[dict[Partition, int], dict[str, str]]
 """The readable ends of partitions, and the ids of the topics."""
 
+_BEHIND_SECONDS = 60.0
+"""A broker learns of a topic that was created again within seconds. One that still names the former topic afterwards
+says the truth: such as a cluster that was restored from a backup."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +57,8 @@ class Positions:
         self._record: ControlRecord | None = None
         self._uncommitted: dict[Partition, int] = {}
         self._topic_ids: dict[str, str] = {}
+        self._jumped: dict[Partition, int] = {}
+        """The first offset of each partition of which it was noted that records before it were never read."""
         self.offsets: dict[Partition, int] = {}
 
     @property
@@ -87,7 +93,7 @@ class Positions:
         stored = await self._ledger.positions(session.record, unpositioned)
         known = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
         leader_epochs = {partition: at.leader_epoch for partition, at in stored.items() if at and at.leader_epoch >= 0}
-        self._source.read_as(session.record.state.histories)
+        self._source.read_as(session.record.state.histories, session.record.state.cluster)
         used = await self._source.seek(
             {partition: at.offset if at else None for partition, at in stored.items()}, leader_epochs
         )
@@ -147,7 +153,12 @@ class Positions:
         """
         self._topic_ids = await self._source.topic_ids()
         session = self.session
-        former = {it.former_id for it in session.record.state.breaks if it.former_id != it.topic_id}
+        state = session.record.state
+        self._source.read_as(state.histories, state.cluster)  # nothing of another cluster is applied
+        if self._source.cluster and not state.cluster:
+            await self._ledger.learn_cluster(session, self._source.cluster)
+            return True
+        former = {it.former_id for it in state.breaks if it.kind == "topic_recreated" and it.age < _BEHIND_SECONDS}
         if behind := [name for name, id_ in self._topic_ids.items() if id_ in former]:
             raise Unavailable(f"Kafka: a broker still names a topic that was deleted: {', '.join(behind)}")
         stored = await self._ledger.stored(session, self._source.unpositioned())
@@ -156,18 +167,34 @@ class Positions:
         # A position that is already one of the present topic stays.
         rewinds = [breaks.rewind(partition, again[partition.topic]) for partition in stored if partition.topic in again]
         cut_off, more = await self._cut_off(session, stored, again.keys())
-        found += cut_off
+        missed = await self._missed(stored, again.keys())
+        topics = sorted({at.topic for at in missed})
+        found += cut_off + [breaks.new_break(session.record, "records_missed", topic) for topic in topics]
         if not found:
             return False
         for one in found:
             logger.error(
-                "a topic has lost its history, so something may be served that Kafka no longer has: see `status`",
+                "a topic has lost records, so something may be served that Kafka no longer has: see `status`",
                 extra={"line": self._line, "topic": one.topic, "problem": one.kind},
             )
         if await self._ledger.note(session, found):
+            self._jumped |= missed
             await self._open()  # the note has ended the session: a new connection would refuse it
             await self._ledger.rewind(self.session, rewinds + more)
         return True
+
+    async def _missed(self, stored: breaks.AllPositions, recreated: Collection[str]) -> dict[Partition, int]:
+        """The partitions of which Kafka has deleted records before this line read them, with their first offsets.
+
+        A shard without a position misses nothing: it holds nothing either. The positions move on with the next records.
+        """
+        lowest = {
+            partition: min(position.offset for position in stored[partition])
+            for partition in self._source.unpositioned()
+            if stored.get(partition) and partition.topic not in recreated
+        }
+        firsts = await self._source.first_offsets(lowest) if lowest else {}
+        return {at: first for at, first in firsts.items() if lowest[at] < first != self._jumped.get(at)}
 
     async def _cut_off(
         self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
@@ -192,7 +219,9 @@ class Positions:
         return list(found.values()), rewinds
 
     def are_of_former_topics(self, topic_ids: Mapping[str, str]) -> bool:
-        """Returns whether a topic has another id than when this line sought its positions."""
+        """Returns whether a topic has another id than when this line sought its positions, or the cluster has."""
+        if self._session and self._source.cluster not in ("", self._session.record.state.cluster):
+            return True
         return any(topic_ids.get(topic, known) != known for topic, known in self._topic_ids.items())
 
     async def discard_stored(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:

@@ -139,6 +139,11 @@ class KafkaPart(msgspec.Struct, frozen=True):
     ranges: Mapping[Partition, tuple[int, int]]
     members: list[Member] | None = None
 
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster; empty if the brokers do not say it."""
+        return self.topics[0].cluster if self.topics else ""
+
 
 class Held(msgspec.Struct, frozen=True):
     """A transaction is open in a partition, and nobody can read what was acknowledged behind its first record.
@@ -210,7 +215,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> dict[Partition, tuple[int, int]] | None:
         """The offsets [first, last) that are not applied yet, of each partition that is behind; None: not known."""
-        return None if self.redis is None or self.kafka is None else _waiting(self.redis, self.kafka)
+        if self.redis is None or self.kafka is None or self.other_cluster:
+            return None
+        return _waiting(self.redis, self.kafka)
 
     @property
     def readable(self) -> dict[Partition, tuple[int, int]] | None:
@@ -231,16 +238,28 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ages(self) -> dict[Partition, float] | None:
         """How many seconds the oldest record has waited, for each partition that is behind; None: not known."""
-        if self.oldest is None:
+        if self.oldest is None or self.other_cluster:
             return None
         return {partition: max(0.0, (self.at - stamp) / 1000) for partition, stamp in self.oldest.items() if stamp}
 
     @property
     def breaks(self) -> list[Break] | None:
-        """The topics that have lost their history, if that concerns what is served; None: not known."""
+        """The breaks that concern what is served; None: not known."""
         if self.redis is None or self.redis.record is None:
             return None
-        return breaks.served(self.redis.record, {it.name: it.id for it in self.kafka.topics} if self.kafka else {})
+        topics = (
+            self.kafka.topics if self.kafka and not self.other_cluster else ()
+        )  # ids of another cluster say nothing
+        return breaks.served(self.redis.record, {it.name: it.id for it in topics})
+
+    @property
+    def other_cluster(self) -> tuple[str, str] | None:
+        """The id of the Kafka cluster whose records were applied, and that of the one that answers, if it is another
+        one.
+        """
+        known = self.redis.record.state.cluster if self.redis and self.redis.record else ""
+        met = self.kafka.cluster if self.kafka else ""
+        return (known, met) if known and met and known != met else None
 
     @property
     def complete_until(self) -> int | None:

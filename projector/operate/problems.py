@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat, zip_longest
 from math import inf
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from msgspec.structs import replace
 
 from projector import problem
 from projector.kafka.groups import Member
 from projector.kafka.topics import Topic
-from projector.ledger.control import ACCESS
+from projector.ledger.control import ACCESS, Break
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
@@ -70,6 +70,8 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return True
         case problem.RedisFull() | problem.RedisRefusesWrites():  # so heartbeats are not stored either
             return isinstance(it, problem.NoProjector | problem.FewProjectors | problem.Silent | problem.Stale)
+        case problem.OtherCluster(accepted=False) if stopped or isinstance(it, problem.Stale):
+            return True
         case problem.Reported(reported="no_step") if it.label == "not_advancing":
             return _is_of_line(it, cause)
         case problem.Halted() | problem.Failing() if stopped:
@@ -146,10 +148,37 @@ def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
 
 
 def of_history(found: Observation) -> Iterator[Problem]:
-    """Yields which topics have lost their history, as far as that concerns what is served."""
+    """Yields why what is served may not be what Kafka has."""
+    if cluster := found.other_cluster:
+        yield problem.OtherCluster(*cluster, accepted=False, access=False)
+    accepted = [it for it in found.breaks or () if it.kind == "other_cluster"]
+    if accepted:
+        clusters = accepted[0].former_id, accepted[0].topic_id
+        yield problem.OtherCluster(*clusters, accepted=True, access=any(ACCESS in it.unverified for it in accepted))
     for it in found.breaks or ():
-        kind = problem.TopicRecreated if it.kind == "topic_recreated" else problem.TopicTruncated
-        yield kind((it.topic,), it.noticed_at, it.former_id, it.topic_id, ACCESS in it.unverified)
+        if it.kind != "other_cluster":
+            yield _of_break(it)
+
+
+def _of_break(it: Break) -> Problem:
+    topics, access = (it.topic,), ACCESS in it.unverified
+    match it.kind:
+        case "topic_recreated":
+            return problem.TopicRecreated(topics, it.noticed_at, it.former_id, it.topic_id, access)
+        case "topic_truncated":
+            return problem.TopicTruncated(topics, it.noticed_at, it.former_id, it.topic_id, access)
+        case "records_missed":
+            return problem.RecordsMissed(topics, it.noticed_at, access)
+        case "deletes_missed":
+            return problem.DeletesMissed(topics, it.since)
+        case "partitions_raised":
+            return problem.PartitionsRaised(topics, it.noticed_at, access)
+        case "other_cluster":
+            return problem.OtherCluster(it.former_id, it.topic_id, accepted=True, access=access)
+        case "evicted":
+            return problem.Evicted(it.noticed_at)
+        case unknown:
+            assert_never(unknown)
 
 
 def of_transactions(found: Observation) -> Iterator[Problem]:

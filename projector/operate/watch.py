@@ -189,7 +189,7 @@ def _parts(found: Observation) -> Iterator[Metric]:
     unverified: dict[tuple[str, ...], float] = {}
     if found.kafka and (lost := found.breaks) is not None:
         unverified = {(topic.name, kind): 0 for topic in found.kafka.topics for kind in BREAKS}
-        unverified |= {(it.topic, it.kind): 1 for it in lost}
+        unverified |= {at: 1 for it in lost for at in unverified if at[1] == it.kind and it.topic in ("", at[0])}
     yield family(metrics.UNVERIFIED_TOPIC, unverified)
     open_seconds: dict[tuple[str, ...], float] = {}
     if found.kafka and found.oldest is not None:

@@ -58,7 +58,7 @@ def say(about: Problem) -> Said:
 
 def _where(about: Problem) -> tuple[str, ...]:
     match about:
-        case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished():
+        case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished() | problem.OtherCluster():
             return ("kafka",)
         case problem.RedisUnknown():
             return "redis", "projectors", "api"
@@ -68,7 +68,7 @@ def _where(about: Problem) -> tuple[str, ...]:
             return ("api",)
         case problem.RedisFull() | problem.RedisRefusesWrites():
             return "redis", "projectors"
-        case problem.RedisEvicts() | problem.ClockDiffers():
+        case problem.RedisEvicts() | problem.Evicted() | problem.ClockDiffers():
             return ("redis",)
         case problem.OfLine() | problem.NoProjector() | problem.FewProjectors():
             return ("projectors",)
@@ -130,6 +130,33 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             return what, _publish_again(access=access), page, detail
         case problem.OpenTransaction(topics, held, access):
             return _open_transaction(topics[0], held, access=access, page=page)
+        case problem.RecordsMissed(topics, noticed_at, access):
+            what = f"{_topics(topics)}: Kafka deleted records before they were read, so what is served may be older"
+            return what, _publish_again(access=access), page, f"Noticed at {noticed_at}."
+        case problem.DeletesMissed(topics, since):
+            what = f"{_topics(topics)}: Kafka may have removed deletions before they were read, so what was deleted "
+            detail = f"The topic was not read to its end for longer than its `delete.retention.ms`, since {since}."
+            return f"{what}may still be served", _COMPARED, page, detail
+        case problem.PartitionsRaised(topics, noticed_at, access):
+            what = f"{_topics(topics)}: partitions were added, so what is deleted by a null value may come back"
+            advice = "delete by events, or publish the null values to the former partitions as well; then run"
+            verify = f"`verify{' --access' if access else ''}`, which ends this problem if nothing differs"
+            return what, f"{advice} {verify}", page, f"Noticed at {noticed_at}."
+        case problem.OtherCluster(known, met, accepted=False):
+            what = f"another Kafka cluster answers: its id is {met}, and what is served comes from {known}"
+            advice = (
+                "nothing of it is applied. Correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, and everything continues by "
+                f"itself; or, if this cluster replaces the former one, run `rebuild --accept-cluster {met}`"
+            )
+            return what, advice, page
+        case problem.OtherCluster(known, met, access=access):
+            what = f"the Kafka cluster {met} has replaced {known}, so what is served may be what it does not have"
+            both = "; `verify --access` does the same for organizations and API keys" if access else ""
+            return what, _publish_again(access=False) + both, page
+        case problem.Evicted(noticed_at):
+            what = "Redis has evicted keys, so documents and API keys may be missing"
+            advice = f"set its maxmemory-policy to noeviction; {_COMPARED}"
+            return what, advice, page, f"Noticed at {noticed_at}."
         case problem.RedisEvicts(policies):
             return (
                 f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
@@ -369,6 +396,7 @@ def _entities(entities: Sequence[str], more: int = 0) -> str:
 
 
 _MOST_NAMED = 3
+_COMPARED = "projectors compare everything with Kafka, and end this problem by themselves: keep one running"
 _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 
 

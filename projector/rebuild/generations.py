@@ -51,7 +51,13 @@ async def add(store: Store, record: ControlRecord) -> ControlRecord:
         number = state.next_number
         added = new_generation(number)
         generations = state.generations | {added: Generation(VERSION, now())}
-        return replace(state, written=(*state.written, added), generations=generations, last=number)
+        # What is deleted in added partitions alone comes back in each generation that is filled from the beginning.
+        noted = tuple(
+            replace(it, unverified=(*it.unverified, added)) if it.kind == "partitions_raised" else it
+            for it in state.breaks
+        )
+        written = (*state.written, added)
+        return replace(state, written=written, generations=generations, last=number, breaks=noted)
 
     return await copies.change(store, record, compute)
 

@@ -101,6 +101,8 @@ async def load(store: Store, settings: ProjectorSettings, generation: Generation
     key = names.rebuild(generation)
     async with open_reader(settings, RESOURCES) as reader:
         partitions = await reader.partitions()
+        state = (await copies.current(store)).state
+        reader.read_as(state.histories, state.cluster)
         fields = [names.target(*partition) for partition in partitions]
         # The first process to ask stores the targets, and all processes use these. If they are lost, later and higher
         # ones take their place: to replay more than necessary is harmless.

@@ -28,7 +28,17 @@ class EndRow(NamedTuple):
 
     partition: str
     offset: int
-    topic_id: str
+    id: str
+
+
+class CompleteRow(NamedTuple):
+    """For how many ms Kafka keeps the deletions of a topic, and three moments in ms since 1970, 0 for none."""
+
+    topic: str
+    kept: int
+    first: int
+    noted: int
+    own: int = 0
 
 
 class RewindRow(NamedTuple):
@@ -194,11 +204,28 @@ def mark_filled(
 
 
 @_folder.script
-def store_as_of(*, copy: Key, as_of: Key, moment: int, lasts: int, apart: int, needed: Sequence[EndRow]) -> None: ...
+def store_as_of(
+    *,
+    copy: Key,
+    as_of: Key,
+    complete: Key,
+    moment: int,
+    lasts: int,
+    apart: int,
+    hidden: bool,
+    number: int,
+    count: int,
+    topics: Sequence[CompleteRow],
+    ends: Sequence[EndRow],
+) -> None: ...
 
 
 @_folder.script
 def read_as_of(*, as_of: Key) -> None: ...
+
+
+@_folder.script
+def note_evictions(*, copy: Key, evictions: Key, noted: str) -> None: ...
 
 
 @_folder.script

@@ -6,22 +6,30 @@ them, every change that Kafka held at that moment is visible there.
 Each clock may be wrong, and may be set at any time. So two of them have to agree: that of the Redis server with the
 home copy of the control record, and that of this program. The moment is the earlier time of both. While they differ,
 there is no sample.
+
+The same script keeps the moments of each topic (`projector/upkeep/complete.py`). While a break is not confirmed, nobody
+knows whether everything is visible, and nothing is said.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from msgspec import Struct
 
+from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.kafka.reader import Reader
-from projector.ledger.control import NO_ID
+from projector.ledger import breaks
+from projector.ledger.control import NO_ID, ControlRecord
 from projector.ledger.writers import Writing
 from projector.redis import scripts
-from projector.redis.scripts import EndRow
+from projector.redis.scripts import CompleteRow, EndRow
 from projector.stop import Stop, repeat
+from projector.upkeep.complete import Completeness
+from projector.upkeep.partitions import Partitions
 from schemas import names
 from schemas.heartbeat import APART_MS, Clocks
 from schemas.resources import KINDS
@@ -35,10 +43,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Sample(Struct, frozen=True):
-    """`moment` is in ms since 1970."""
+    """`moment` is in ms since 1970, and `ends` are those of each topic."""
 
     moment: int
-    ends: list[EndRow]
+    ends: dict[str, list[EndRow]]
+
+    @property
+    def rows(self) -> list[EndRow]:
+        return list(chain(*self.ends.values()))
 
 
 class DataAsOf:
@@ -50,9 +62,13 @@ class DataAsOf:
         self._settings = settings
         self._writing = writing
         self._reader: Reader | None = None
+        self._complete = Completeness(settings, writing.store)
+        self._partitions = Partitions(settings, writing.store)
         self._latest: _Sample | None = None
         self._waiting: dict[bytes, _Sample] = {}
         """The sample that each shard has not reached yet. A later one would move away from it while changes arrive."""
+        self._of_topics: dict[tuple[bytes, str], _Sample] = {}
+        """The same of each topic in a shard: it need not wait for topics that are far behind."""
 
     async def run(self, stop: Stop) -> None:
         """Take samples until `stop` is set. Retries while Redis or Kafka is unavailable."""
@@ -62,58 +78,89 @@ class DataAsOf:
             await self._close()
 
     async def _turn(self) -> None:
-        moment = await self._store()
+        record = await self._writing.sessions.look()
+        moment = await self._store(record)
         self._latest = None
         if moment is None:
             return
         try:
-            ends = await self._ends()
+            ends = await self._ends(record)
+            await self._complete.read_retention()
         except Unavailable:
             await self._close()  # its connections may be broken
             raise
         if ends is not None:
             self._latest = _Sample(moment, ends)
 
-    async def _store(self) -> int | None:
+    async def _store(self, record: ControlRecord) -> int | None:
         """Store the samples in the shards that have reached them. Returns the time, in ms since 1970; None if the
         clocks differ.
         """
-        record = await self._writing.sessions.look()
         latest = self._latest
         self._waiting = {tag: old for tag in record.copies if (old := self._waiting.get(tag) or latest)}
-        commands = []
-        for tag in record.copies:
-            sample = self._waiting.get(tag) if latest else None
-            commands.append(
-                scripts.store_as_of(
-                    copy=names.copy(names.CONTROL, tag),
-                    as_of=names.copy(names.AS_OF, tag),
-                    moment=sample.moment if sample else 0,
-                    lasts=_LASTS_MS if sample else 0,
-                    apart=APART_MS,
-                    needed=sample.ends if sample else (),
-                )
-            )
+        hidden, topics = breaks.hides(record), await self._complete.rows(record)
+        commands = [self._command(tag, latest, topics[tag], hidden=hidden) for tag in record.copies]
         before = int(self._clock() * 1000)
         replies = dict(zip(record.copies, await self._writing.store.run(commands), strict=True))
-        for tag, (_, stored) in replies.items():
+        after = int(self._clock() * 1000)
+        missed = {}
+        for tag, (_, stored, moments, late) in replies.items():
             if tag in self._waiting and stored >= self._waiting[tag].moment:
                 del self._waiting[tag]
-        after = int(self._clock() * 1000)
+            for row, moment in zip(topics[tag], moments, strict=True):
+                if (of_topic := self._of_topics.get((tag, row.topic))) and moment >= of_topic.moment:
+                    del self._of_topics[tag, row.topic]
+            if late:
+                missed[tag] = {name.decode(): int(moment) for name, moment in zip(late[::2], late[1::2], strict=True)}
+        await self._complete.note(record, missed)
         clocks = Clocks.read(before, int(replies[names.HOME][0]), after)
         return None if clocks.differ else min(clocks.redis, after)
 
-    async def _ends(self) -> list[EndRow] | None:
-        """Returns the end offsets of all partitions that had records; None if a partition cannot be read."""
+    def _command(self, tag: bytes, latest: _Sample | None, rows: Sequence[CompleteRow], *, hidden: bool) -> Command:
+        """Returns the call that stores in a shard what it has reached. Without the `latest` sample it only compares."""
+        sample = self._waiting.get(tag) if latest else None
+        topics, later = [], []
+        for row in rows:
+            of_topic = self._of_topics.setdefault((tag, row.topic), latest) if latest else None
+            if of_topic and of_topic is not sample:
+                later += of_topic.ends.get(row.topic, [])
+                row = row._replace(own=of_topic.moment)  # noqa: PLW2901 - the same row
+            topics.append(row)
+        needed = sample.rows if sample else []
+        return scripts.store_as_of(
+            copy=names.copy(names.CONTROL, tag),
+            as_of=names.copy(names.AS_OF, tag),
+            complete=names.copy(names.COMPLETE, tag),
+            moment=sample.moment if sample else 0,
+            lasts=_LASTS_MS if sample else 0,
+            apart=APART_MS,
+            hidden=hidden,
+            number=len(topics),
+            count=len(needed),
+            topics=topics,
+            ends=[*needed, *later],
+        )
+
+    async def _ends(self, record: ControlRecord) -> dict[str, list[EndRow]] | None:
+        """Returns the end offsets of all partitions that had records, by topic; None if a partition cannot be read, or
+        if another cluster answers.
+        """
         if self._reader is None:
             self._reader = Reader(self._settings, KINDS)
             await self._reader.start()
         topics = await self._reader.present()
+        if record.state.cluster and self._reader.cluster not in ("", record.state.cluster):
+            return None
+        await self._partitions.look(record, topics)
         if any(topic.leaderless or not topic.partitions for topic in topics):
             return None
         ends = await self._reader.end_offsets([partition for topic in topics for partition in topic.partitions])
-        ids = {topic.name: topic.id or NO_ID for topic in topics}
-        return [EndRow(names.position(*at), end, ids[at.topic]) for at, end in ends.items() if end]
+        return {
+            topic.name: [
+                EndRow(names.position(*at), end, topic.id or NO_ID) for at in topic.partitions if (end := ends[at])
+            ]
+            for topic in topics
+        }
 
     async def _close(self) -> None:
         reader, self._reader = self._reader, None

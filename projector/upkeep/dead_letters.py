@@ -303,7 +303,8 @@ async def _redrive(
     partition = Partition(dead_letters[0].topic, dead_letters[0].partition)
     [(first, last)] = (await reader.range([partition])).values()
     wanted = max(first, dead_letters[0].offset), min(last, dead_letters[-1].next_offset)
-    reader.read_as((await copies.require(writing.store)).state.histories)
+    state = (await copies.require(writing.store)).state
+    reader.read_as(state.histories, state.cluster)
     rest = iter(dead_letters)
     dead_letter = next(rest)
     result: Redriven

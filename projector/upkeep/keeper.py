@@ -1,5 +1,5 @@
-"""The upkeep of a projector beside its lines: once a second it notes which shards are complete, finishes drops and logs
-warnings.
+"""The upkeep of a projector beside its lines: once a second it notes which shards are complete and what was evicted,
+finishes drops and logs warnings.
 """
 
 import logging
@@ -14,6 +14,7 @@ from projector.mapping import VERSION
 from projector.rebuild import generations
 from projector.record import Partition
 from projector.stop import Stop, repeat
+from projector.upkeep.evictions import Evictions
 from schemas.control import GenerationId, number_of
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
@@ -39,6 +40,7 @@ class Keeper:
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
         self._dropping_since: dict[GenerationId, float] = {}
         self._warned_at = -_WARN_SECONDS
+        self._evictions = Evictions(writing.store)
         self._acts = history.HistoryLog(writing.store)
 
     async def run(self, stop: Stop) -> None:
@@ -49,6 +51,7 @@ class Keeper:
         record = await self._writing.sessions.look()
         await self._acts.report()  # first: what is done from now on is logged, however long the rest takes
         await self._note_filled(record)
+        await self._evictions.look(record)
         await self._finish_drops(record)
         await writers.forget_silent(self._store)
         await self._warn(record)
@@ -78,9 +81,11 @@ class Keeper:
         """Returns None if a topic is missing: a Redis that holds nothing is not complete. The health says so."""
         async with open_reader(self._settings, KINDS) as reader:
             try:
-                ends = await reader.end_offsets(await reader.existing_partitions())
+                partitions = await reader.existing_partitions()
             except Refused:
                 return None
+            reader.read_as(record.state.histories, record.state.cluster)  # another cluster has other ends
+            ends = await reader.end_offsets(partitions)
         # Kafka may not name a partition for a moment. What any shard has read of it must be read in this one, too.
         known = {partition for copy in record.present for partition in copy.positions}
         missing = {partition: record.highest_offset(partition) for partition in known - ends.keys()}

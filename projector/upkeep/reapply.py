@@ -56,7 +56,8 @@ async def in_place(
     count = 0
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        reader.read_as((await copies.require(writing.store)).state.histories)
+        state = (await copies.require(writing.store)).state
+        reader.read_as(state.histories, state.cluster)
         async for records in reader.read(ranges):
             selected = [record for record in records if wanted(record)]
             count += len(selected)

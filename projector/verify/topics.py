@@ -51,7 +51,7 @@ class Topics:
         if partitions is None:
             partitions = await self.reader.partitions()
         record = await copies.require(self._store)
-        self.reader.read_as(record.state.histories)
+        self.reader.read_as(record.state.histories, record.state.cluster)
         stored = {partition: record.position(partition) for partition in partitions}
         positions = {partition: position.offset if position else 0 for partition, position in stored.items()}
         self._available = await self.reader.range(partitions)
@@ -110,6 +110,7 @@ async def noticed(store: Store, settings: ProjectorSettings) -> ControlRecord:
         while True:
             ids = await reader.topic_ids()  # first: so the positions are not older
             record = await copies.require(store)
+            reader.read_as(record.state.histories, record.state.cluster)
             found = recreated(record, record.stored(), ids)
             if not found:
                 return record

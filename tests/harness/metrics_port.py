@@ -15,8 +15,11 @@ def ask(port: int, path: str) -> tuple[int, Any]:
     return reply.status, orjson.loads(reply.body) if reply.body.startswith("{") else reply.body
 
 
-def metric(port: int, name: str) -> float | None:
-    """Returns the sum of a metric over its labels. None if there is no such metric or nothing listens."""
-    lines = ask(port, "/metrics")[1].splitlines()
-    values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+def metric(port: int, name: str, **labels: str) -> float | None:
+    """Returns the sum of a metric over its labels, or over the series with these labels. None if there is no such
+    metric or nothing listens.
+    """
+    lines = [line for line in ask(port, "/metrics")[1].splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    values = [float(line.rsplit(" ", 1)[1]) for line in lines if all(text in line for text in wanted)]
     return sum(values) if values else None

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import pytest
 from aiokafka.structs import OffsetAndMetadata
 
+from projector.errors import OtherCluster
 from projector.kafka import accepted
 from projector.kafka.accepted import Accepted
 from projector.kafka.client import topic
@@ -32,8 +33,12 @@ class ScriptedKafka:
         self.records: dict[Partition, list[Record]] = {}
         self.ends: dict[Partition, int] = {}
         """Where a partition ends, if markers follow on its last record."""
+        self.firsts: dict[Partition, int] = {}
+        """Where a partition begins, if its first records were deleted."""
         self.ids: dict[str, str] = {}
         self.leader_epochs: dict[Partition, int] = {}
+        self.cluster = ""
+        """The id of the cluster; empty if the brokers do not say it."""
         self._forks: dict[Partition, Fork] = {}
         self._was_cut_off = False
         self.accepted: dict[Partition, Accepted] = {}
@@ -128,8 +133,19 @@ class ScriptedKafka:
     async def stop(self) -> None:
         self.calls.append("stop")
 
-    def read_as(self, histories: Mapping[str, int]) -> None:
-        pass
+    def read_as(self, _histories: Mapping[str, int], cluster: str) -> None:
+        if self.cluster not in ("", cluster):
+            raise OtherCluster(cluster, self.cluster)
+
+    async def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {at: self.firsts.get(at, 0) for at in partitions}
+
+    @property
+    def has_jumped(self) -> bool:
+        return any(self.offsets[at] < first for at, first in self.firsts.items() if at in self.offsets)
+
+    async def is_elsewhere(self, cluster: str) -> bool:
+        return self.cluster not in ("", cluster)
 
     def assigned(self) -> set[Partition]:
         return self.records.keys() - self.of_others if self.member else set()
@@ -145,7 +161,12 @@ class ScriptedKafka:
         self, offsets: Mapping[Partition, int | None], _leader_epochs: Mapping[Partition, int] | None = None
     ) -> dict[Partition, int]:
         self._seeks.append(offsets)
-        used = {at: offset if offset is not None and offset <= self.end(at) else 0 for at, offset in offsets.items()}
+        used = {
+            at: offset
+            if offset is not None and self.firsts.get(at, 0) <= offset <= self.end(at)
+            else self.firsts.get(at, 0)
+            for at, offset in offsets.items()
+        }
         self.offsets |= used
         return used
 

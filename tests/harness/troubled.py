@@ -41,6 +41,12 @@ EVERY: list[problem.Problem] = [
         ("a",), (HELD, problem.HeldPartition(1, 5, 1, "2026-01-01T00:00:01.000Z", 6.0)), access=True
     ),
     problem.OpenTransaction(("a",), (HELD,), access=False),
+    problem.RecordsMissed(("a",), "2026-01-01T00:00:00Z", access=True),
+    problem.DeletesMissed(("a",), "2026-01-01T00:00:00.000Z"),
+    problem.PartitionsRaised(("a",), "2026-01-01T00:00:00Z", access=False),
+    problem.OtherCluster("one", "other", accepted=False, access=False),
+    problem.OtherCluster("one", "other", accepted=True, access=True),
+    problem.Evicted("2026-01-01T00:00:00Z"),
     problem.RedisEvicts(("allkeys-lru",)),
     problem.RedisFull(1.0),
     problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),

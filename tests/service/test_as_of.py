@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from projector.kafka.reader import open_reader
 from projector.ledger.control import NO_ID
 from projector.ledger.writers import writing
 from projector.redis import scripts
-from projector.redis.scripts import EndRow
+from projector.redis.scripts import CompleteRow, EndRow
 from projector.stop import Stop
 from projector.upkeep.as_of import DataAsOf
 from schemas import api_keys, names, resources
@@ -217,16 +218,33 @@ async def test_a_kafka_that_is_not_there_at_first(kafka: Kafka, topic_prefix: st
             await sampler._close()
 
 
+async def _stored(
+    projection: Projection, tag: bytes, moment: int, *ends: EndRow, topics: Sequence[CompleteRow] = (), own: int = 0
+) -> Any:
+    """Returns the reply without the time. The last ends, `own` of them, are those of the topics' own samples."""
+    command = scripts.store_as_of(
+        copy=names.copy(names.CONTROL, tag),
+        as_of=names.copy(names.AS_OF, tag),
+        complete=names.copy(names.COMPLETE, tag),
+        moment=moment,
+        lasts=86_400_000 if moment else 0,
+        apart=APART_MS,
+        hidden=False,
+        number=len(topics),
+        count=len(ends) - own,
+        topics=topics,
+        ends=ends,
+    )
+    [(_, *reply)] = await projection.store.run([command])
+    return reply
+
+
 async def test_what_is_stored(projection: Projection) -> None:
     """Only in a shard that is complete, and that has reached the ends of the same topics."""
     [tag, *_] = (await control.complete(projection.store)).copies
 
     async def store(moment: int, *ends: EndRow) -> int:
-        of: dict[str, Any] = {"copy": names.copy(names.CONTROL, tag), "as_of": names.copy(names.AS_OF, tag)}
-        [(_, stored)] = await projection.store.run(
-            [scripts.store_as_of(moment=moment, lasts=86_400_000, apart=APART_MS, needed=ends, **of)]
-        )
-        return int(stored)
+        return int((await _stored(projection, tag, moment, *ends))[0])
 
     await projection.store.ask_one(
         b"HSET", names.copy(names.CONTROL, tag), "crm.leads:0", b"7 1 1 0 %b" % NO_ID.encode()
@@ -251,7 +269,7 @@ async def test_what_is_stored(projection: Projection) -> None:
     assert await store(200, reached) == 200, "the clock was set back an hour: what is later is none"
     assert await projection.store.run([scripts.read_as_of(as_of=as_of)]) == [200]
     await projection.store.ask_one(b"HSET", names.copy(names.CONTROL, tag), "filled", b"")
-    assert await store(300, reached) == 0
+    assert (await _stored(projection, tag, 300, reached))[0] == 0
     assert await projection.store.ask_one(b"GET", names.copy(names.AS_OF, tag)) is None
 
 
@@ -299,3 +317,33 @@ def test_no_response_is_from_the_future(leadview: Leadview) -> None:
                 leadview.redis.set(name, later(ahead))
             assert (as_of(get(api)) > NEVER) is is_told
             assert (leadview.run("status", "--json").json["data_as_of"] is not None) is is_told
+
+
+async def test_the_moments_of_topics(projection: Projection) -> None:
+    """Each moves forward by itself, unless it was not complete for longer than its deletions are kept: then it stays
+    until its break was noted.
+    """
+    [tag, *_] = (await control.complete(projection.store)).copies
+    now, minute = int(datetime.now(UTC).timestamp() * 1000), 60_000
+    copy, complete = names.copy(names.CONTROL, tag), names.copy(names.COMPLETE, tag)
+    await projection.store.ask_one(b"HSET", copy, "a:0", b"7 1 1 0 -", "b:1", b"5 1 1 0 -")
+    a, b = EndRow("a:0", 7, NO_ID), EndRow("b:1", 6, NO_ID)
+
+    async def store(moment: int, *ends: EndRow, own: int = 0, **rows: tuple[int, ...]) -> tuple[list[int], list[Any]]:
+        topics = [CompleteRow(name, minute, *row) for name, row in rows.items()]
+        _, moments, missed = await _stored(projection, tag, moment, *ends, topics=topics, own=own)
+        return [min(0, moment - now) for moment in moments], missed
+
+    assert await store(0, a=(0, 0), b=(now - 5000, 0)) == ([0, -5000], []), "they begin now, or with what others have"
+    await projection.store.ask_one(b"HSET", complete, "a", now - 9000, "b", now - 9000)
+    assert await store(now - 8000, a, b, a=(0, 0), b=(0, 0)) == ([-8000, -9000], []), "b is not at its end"
+    own = {"a": (0, 0, now - 7000), "b": (0, 0)}
+    assert await store(now - 8000, a, b, a, own=1, **own) == ([-7000, -9000], []), "a has a sample of its own"
+    await projection.store.ask_one(b"HSET", complete, "b", now - 2 * minute)
+    reached = EndRow("b:1", 5, NO_ID)
+    late = await store(now - 1000, reached, b=(0, 0))
+    assert late == ([-2 * minute], [b"b", now - 2 * minute]), "it stays, although the end is reached"
+    assert await store(now - 1000, reached, b=(0, now - 1)) == late, "another moment was noted"
+    assert await store(0, b=(0, now - 2 * minute)) == ([0], []), "its break was noted"
+    await projection.store.ask_one(b"HSET", complete, "b", now + 10 * minute)
+    assert await store(now - 1000, reached, b=(0, 0)) == ([0], [b"b", now + 10 * minute]), "another clock"

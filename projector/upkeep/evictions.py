@@ -1,0 +1,46 @@
+"""Notices keys that Redis has evicted: the break `evicted`.
+
+Redis counts them, from 0 after each start. What is stored beside each copy of the control record is how many of them
+were noted (`projector/redis/lua/note_evictions.lua`): so they are noticed whenever a projector looks, also after the
+policy was corrected.
+"""
+
+import logging
+
+from projector.ledger import breaks
+from projector.ledger.control import ControlRecord
+from projector.redis.scripts import note_evictions
+from projector.redis.store import Store
+from schemas import names
+
+_AGAIN_SECONDS = 10.0
+"""While a server evicts all the time, they are noted so often: each time, lines open new sessions."""
+
+logger = logging.getLogger(__name__)
+
+
+class Evictions:
+    """What a projector knows of the keys that were evicted."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._noted: dict[bytes, str] = {}
+
+    async def look(self, record: ControlRecord) -> None:
+        """Note the break if any server has evicted keys since the last look of a projector. Raises Unavailable."""
+        commands = [
+            note_evictions(
+                copy=names.copy(names.CONTROL, tag),
+                evictions=names.copy(names.EVICTIONS, tag),
+                noted=self._noted.get(tag, ""),
+            )
+            for tag in record.copies
+        ]
+        replies = zip(record.copies, await self._store.run(commands), strict=True)
+        found = {tag: reply.decode() for tag, reply in replies if reply}
+        self._noted = {}
+        if not found or any(it.kind == "evicted" and it.age < _AGAIN_SECONDS for it in record.state.breaks):
+            return
+        if await breaks.note(self._store, record, [breaks.new_break(record, "evicted", "")]):
+            self._noted = found
+            logger.error("Redis has evicted keys: projectors compare all topics with it", extra={"problem": "evicted"})

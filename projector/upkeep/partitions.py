@@ -1,0 +1,103 @@
+"""Notices partitions that were added to a topic: the break `partitions_raised`.
+
+A message key may belong to another partition then. Its former records stay in the former partition, and compaction
+never removes the last of them, because it works in each partition alone; a null value in the new partition is removed
+after `delete.retention.ms`. So whoever reads the topics from the beginning after that, as after an emptied Redis or in
+a rebuild, brings back what was deleted.
+
+How many partitions each topic has is remembered in the control record, and for an emptied Redis in Kafka as well: in
+the group `<group id>.partitions`, which has no members, as the metadata of the offset of partition 0. Kafka deletes it
+with the topic, and forgets what is not written for `offsets.retention.minutes`.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from aiokafka.structs import OffsetAndMetadata
+from msgspec.structs import replace
+
+from projector.errors import Conflict, Refused
+from projector.kafka.accepted import read_texts, write_texts
+from projector.kafka.topics import Topic
+from projector.ledger import breaks, copies
+from projector.ledger.control import ControlRecord, PartitionCount, State
+from projector.record import Partition
+from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
+
+_RENEW_SECONDS = 600.0
+
+logger = logging.getLogger(__name__)
+
+
+class Partitions:
+    """What a projector knows of the number of partitions. Every coroutine raises Unavailable."""
+
+    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._group_id = f"{settings.group_id}.partitions"
+        self._written: dict[str, PartitionCount] = {}
+        """What Kafka remembers, as far as this projector has written it."""
+        self._written_at = 0.0
+
+    async def look(self, record: ControlRecord, topics: Sequence[Topic]) -> None:
+        """Note the break if a topic has more partitions than it had, and remember how many it has. Usually there is
+        nothing to do.
+        """
+        present = {topic.name: PartitionCount(len(topic.partitions), topic.id) for topic in topics if topic.partitions}
+        known = record.state.partitions
+        if new := {name: count for name, count in present.items() if name not in known or count.differs(known[name])}:
+            remembered = await self._read([name for name in new if name not in known])
+            await self._note(record, new, known | remembered)
+            return
+        raised = {it.topic for it in record.state.breaks if it.kind == "partitions_raised"}
+        confirmed = {name: count for name, count in present.items() if name not in raised}
+        is_due = time.monotonic() - self._written_at > _RENEW_SECONDS
+        if is_due or any(self._written.get(name) != count for name, count in confirmed.items()):
+            await self._write(confirmed, await self._read(raised) if is_due else {})
+
+    async def _note(
+        self, record: ControlRecord, new: dict[str, PartitionCount], known: dict[str, PartitionCount]
+    ) -> None:
+        raised = [name for name, count in new.items() if name in known and count.is_raised_from(known[name])]
+        found = [breaks.new_break(record, "partitions_raised", name) for name in raised]
+
+        def compute(state: State) -> State:
+            return replace(breaks.with_breaks(state, found), partitions=state.partitions | new)
+
+        with suppress(Conflict):  # then another projector has noted it, or the next look does
+            await copies.change(self._store, record, compute)
+            for name in raised:
+                logger.error(
+                    "partitions were added to a topic, so what a null value deletes may come back: see `status`",
+                    extra={"topic": name, "before": known[name].count, "now": new[name].count},
+                )
+
+    async def _read(self, topics: Sequence[str] | set[str]) -> dict[str, PartitionCount]:
+        """Returns what Kafka remembers. What this user may not read counts as nothing."""
+        try:
+            texts = await read_texts(self._settings, self._group_id, [Partition(name, 0) for name in topics])
+        except Refused as error:
+            logger.warning("how many partitions there were cannot be read", extra={"error": str(error)})
+            return {}
+        found = {}
+        for at, stored in texts.items():
+            with suppress(msgspec.MsgspecError):
+                found[at.topic] = msgspec.json.decode(stored.metadata, type=PartitionCount)
+        return found
+
+    async def _write(self, confirmed: dict[str, PartitionCount], others: dict[str, PartitionCount]) -> None:
+        """Let Kafka remember these numbers, and keep the `others`, of topics whose partitions were added."""
+        texts = {
+            Partition(name, 0): OffsetAndMetadata(count.count, msgspec.json.encode(count).decode())
+            for name, count in (others | confirmed).items()
+        }
+        try:
+            await write_texts(self._settings, self._group_id, texts)
+        except Refused as error:
+            logger.warning("how many partitions there are cannot be written to Kafka", extra={"error": str(error)})
+        self._written, self._written_at = dict(confirmed), time.monotonic()

@@ -1,0 +1,277 @@
+"""Breaks: whatever makes it impossible to know that what is served is right has a name on every surface, until what is
+served was compared with Kafka.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from devstack.apache_kafka import ApacheKafka
+from devstack.ports import free_port
+from projector.ledger import copies
+from projector.ledger.control import ACCESS
+from projector.upkeep.evictions import Evictions
+from schemas import names, resources
+from schemas.words import utc
+from tests.harness import control, crm
+from tests.harness.api_server import LEADS
+from tests.harness.leadview import Leadview
+from tests.harness.metrics_port import ask, metric
+from tests.harness.projection import Projection
+from tests.harness.services import Kafka
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+UNVERIFIED = "leadview_projector_unverified_topic"
+DAY_MS = 86_400_000
+
+
+def kinds(leadview: Leadview) -> list[str]:
+    found: list[str] = leadview.ask("status", "--json").json["kinds"]
+    return found
+
+
+def wait_for_kinds(leadview: Leadview, *expected: str) -> None:
+    wait_until(lambda: sorted({*kinds(leadview)}) == sorted(expected), lambda: f"{expected}, not {kinds(leadview)}")
+
+
+def assert_named(leadview: Leadview, port: int, kind: str, topics: Sequence[str]) -> None:
+    """Every surface names it: `status`, `doctor`, health and metrics of the projector."""
+    wait_for_kinds(leadview, kind)
+    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the health says it")
+    doctor = leadview.run("doctor")
+    doctor.ends(1)
+    health = " ".join(ask(port, "/healthz")[1]["problems"])
+    for topic in topics:
+        assert [topic in said for said in (leadview.run("status").output, doctor.output, health)] == [True] * 3
+    values = [{"topic": topic, "problem": kind} for topic in topics]
+    wait_until(lambda: all(metric(port, UNVERIFIED, **it) == 1 for it in values), "the metric of each topic")
+
+
+def moments(leadview: Leadview) -> dict[str, list[int]]:
+    """Returns the moments at which each topic was complete, in all shards."""
+    found: dict[str, list[int]] = {}
+    for tag in control.read_all(leadview.redis):
+        for topic, moment in leadview.redis.hgetall(names.copy(names.COMPLETE, tag.encode())).items():
+            found.setdefault(topic.decode(), []).append(int(moment))
+    return found
+
+
+def publish_first(leadview: Leadview) -> None:
+    leadview.publish(crm.organization(1), crm.api_key(1), crm.contact(1), crm.lead(1))
+
+
+def test_deletions_that_kafka_may_have_removed(leadview: Leadview) -> None:
+    """Projectors stood still for longer than deletions are kept: each topic whose deletions may be missing is named,
+    and no answer says any more what it contains. Topics that keep them for longer are not.
+    """
+    publish_first(leadview)
+    short = [leadview.topics.name(kind) for kind in (resources.API_KEY, resources.CONTACT)]
+    for topic in short:
+        leadview.topics.alter("topic", topic, {"delete.retention.ms": "100"})
+    projector = leadview.serve()
+    wait_until(lambda: len(moments(leadview)) == len(resources.KINDS), "the topics were complete")
+    projector.stop()
+    complete = moments(leadview)
+    leadview.publish(crm.tombstone(resources.API_KEY, seconds=5), crm.tombstone(resources.CONTACT, seconds=5))
+    wait_until(
+        lambda: time.time() * 1000 - max(map(max, complete.values())) > 6000, "deletions may have been removed", 30
+    )
+    port = free_port()
+    leadview.start("run", metrics_port=port)
+    assert_named(leadview, port, "deletes_missed", short)
+    assert f"{short[0]} (100 ms)" in leadview.run("doctor")
+    since = {it.topic: it.since for it in leadview.state().breaks}
+    assert since == {topic: utc(complete[topic][0]) for topic in short}
+    with leadview.api() as api:
+        leadview.wait_until_current()
+        wait_until(lambda: api.get(LEADS + crm.LEAD, key=crm.KEY).status == 401, "the deletions that are left count")
+        assert leadview.run("status", "--json").json["data_as_of"] is None
+    leadview.run("verify").ends(0)
+    leadview.run("verify", "--access").ends(0)
+    wait_for_kinds(leadview)
+    wait_until(lambda: metric(port, UNVERIFIED) == 0, "the metrics end as well")
+
+
+@pytest.mark.parametrize("later_ms", [pytest.param(-2 * DAY_MS, id="older"), pytest.param(DAY_MS, id="in the future")])
+def test_a_redis_that_comes_back_from_another_time(leadview_on_cluster: Leadview, later_ms: int) -> None:
+    """As a shard that has an older copy, or one that was written under another clock. The others have theirs."""
+    leadview = leadview_on_cluster
+    publish_first(leadview)
+    projector = leadview.serve()
+    wait_until(lambda: len(moments(leadview)) == len(resources.KINDS), "the topics were complete")
+    projector.stop()
+    leads, *_ = [names.copy(names.COMPLETE, tag.encode()) for tag in control.read_all(leadview.redis)]
+    topic = leadview.topics.name(resources.LEAD)
+    leadview.redis.hset(leads, topic, int(time.time() * 1000) + later_ms)
+    leadview.start("run")
+    wait_for_kinds(leadview, "deletes_missed")
+    assert [(it.kind, it.topic) for it in leadview.state().breaks] == [("deletes_missed", topic)]
+    leadview.run("verify").ends(0)
+    wait_for_kinds(leadview)
+
+
+@pytest.fixture
+def other_kafka(tmp_path: Path) -> Iterator[Kafka]:
+    """Another cluster than that of the session."""
+    with ApacheKafka.start(tmp_path / "other-kafka") as broker:
+        yield Kafka("apache", broker.bootstrap_servers, broker.create_topic)
+
+
+@pytest.mark.apache
+def test_another_kafka_cluster(leadview: Leadview, other_kafka: Kafka, tmp_path: Path) -> None:
+    """Nothing of it is applied until an operator says so; when the former cluster is back, everything continues by
+    itself. The word of an operator also leads back.
+    """
+    publish_first(leadview)
+    leadview.serve().stop()
+    (tmp_path / "other").mkdir()
+    with Leadview(other_kafka, leadview.prefix, leadview.server, tmp_path / "other", **leadview.settings) as other:
+        other.topics.create(partitions=3)
+        other.publish(crm.organization(1), crm.api_key(2, status="revoked"), crm.contact(2), crm.lead(5))
+        port, documents = free_port(), leadview.documents()
+        projector = other.start("run", metrics_port=port)
+        wait_for_kinds(other, "other_cluster")
+        assert_named(other, port, "other_cluster", [])
+        known = leadview.state().cluster
+        [said] = other.run("status", "--json").json["problems"]
+        met = said.partition("its id is ")[2].partition(",")[0]
+        assert f"rebuild --accept-cluster {met}" in said
+        assert (met != known, f"comes from {known}" in said) == (True, True)
+        for words in (("verify",), ("verify", "--access"), ("rebuild", "--max-latency", "0")):
+            assert f"its id is {met}" in other.run(*words).ends(1)
+        other.run("rebuild", "--accept-cluster", "another").ends(1, met)
+        assert (leadview.documents(), leadview.state().breaks, leadview.state().cluster) == (documents, (), known)
+        projector.stop()
+        # Back to the former one, and what was published there meanwhile.
+        projector = leadview.start("run")
+        leadview.publish(crm.lead(2, referrer="back"))
+        leadview.wait_until_current()
+        assert leadview.documents() == leadview.expected()
+        wait_for_kinds(leadview)
+        # The other one takes over.
+        projector.stop()
+        other.start("run", metrics_port=port)
+        other.run("rebuild", "--accept-cluster", met, "--max-latency", "0").ends(0)
+        other.wait_until_current()
+        wait_for_kinds(other, "other_cluster")
+        other.run("promote").ends(0)
+        assert other.documents() == other.expected()
+        wait_for_kinds(other, "other_cluster")
+        wait_until(lambda: other.run("verify", "--access").status == 0, "access is as in the other cluster")
+        wait_for_kinds(other)
+        assert any("--accept-cluster" in it for it in other.run("status", "--history").output.splitlines())
+        # And back once more.
+        leadview.run("rebuild", "--accept-cluster", known, "--check").ends(1)
+        leadview.run("rebuild", "--accept-cluster", known, "--max-latency", "0", "--force").ends(0)
+        assert leadview.state().cluster == known
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("runs", [pytest.param(False, id="stopped"), pytest.param(True, id="running")])
+def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview, runs: bool) -> None:
+    """As retention does. A line that runs jumps over them just as one that is started again."""
+    publish_first(leadview)
+    port, kinds_of = free_port(), (resources.API_KEY, resources.LEAD)
+    projector = leadview.serve(metrics_port=port)
+    projector.pause() if runs else projector.stop()
+    lost = leadview.publish(crm.api_key(2, status="revoked"), crm.lead(2))
+    topics = [leadview.topics.name(kind) for kind in kinds_of]
+    for topic in topics:
+        leadview.topics.alter("topic", topic, {"cleanup.policy": "delete"})
+    wanted = [TopicPartition(record.topic, record.partition, record.offset + 1) for record in lost]
+    for deleted in leadview.topics.admin.delete_records(wanted).values():
+        deleted.result(PATIENCE_SECONDS)
+    for topic in topics:
+        leadview.topics.alter("topic", topic, {"cleanup.policy": "compact"})
+    projector.resume() if runs else leadview.start("run", metrics_port=port)
+    assert_named(leadview, port, "records_missed", topics)
+    assert sorted(it.topic for it in leadview.state().breaks) == sorted(topics), "others have missed nothing"
+    leadview.run("verify").ends(1)
+    # The way out: what Kafka has no more is published again.
+    leadview.publish(crm.api_key(3, status="revoked"), crm.lead(3))
+    leadview.wait_until_current()
+    leadview.run("verify").ends(0)
+    leadview.run("verify", "--access").ends(0)
+    wait_for_kinds(leadview)
+
+
+def test_keys_that_redis_has_evicted(leadview_with_own_redis: Leadview) -> None:
+    """They are missed as well after the policy was corrected, and also if no projector ran meanwhile."""
+    leadview = leadview_with_own_redis
+    leadview.topics.create(partitions=1)
+    publish_first(leadview)
+    leadview.publish_all(crm.lead(1, id=crm.uuid(100 + number), referrer="x" * 900) for number in range(2000))
+    port = free_port()
+    projector = leadview.serve(metrics_port=port)
+    wait_until(lambda: leadview.redis.exists(names.EVICTIONS), "a projector has looked")
+    projector.stop()
+    leadview.redis.config_set("maxmemory-policy", "allkeys-random")
+    leadview.redis.config_set("maxmemory", leadview.redis.info("memory")["used_memory"] - 400_000)
+    wait_until(lambda: leadview.redis.set("x", "") and leadview.redis.info("stats")["evicted_keys"] > 20, "it evicts")
+    leadview.redis.config_set("maxmemory", 0)
+    leadview.redis.config_set("maxmemory-policy", "noeviction")
+    leadview.redis.delete("x")
+    leadview.start("run", metrics_port=port)
+    leadview.wait_until_current()
+    wait_for_kinds(leadview, "evicted")
+    assert_named(leadview, port, "evicted", [])
+    assert metric(port, UNVERIFIED, problem="evicted") == len(resources.KINDS)
+    [found] = leadview.state().breaks
+    assert {*found.unverified} == {ACCESS, *leadview.state().written}
+
+
+async def test_what_was_evicted_is_counted_once(alone: Projection) -> None:
+    """Only Redis counts: a key that is stored beside the copy says what was noted."""
+    await control.complete(alone.store)
+    evictions, client = Evictions(alone.store), alone.client
+
+    async def looks() -> list[str]:
+        await evictions.look(await copies.current(alone.store))
+        return [it.kind for it in (await copies.require(alone.store)).state.breaks]
+
+    assert await looks() == []
+    stored = client.get(names.EVICTIONS)
+    _, count = stored.split()
+    client.set(names.EVICTIONS, b"another 5")
+    assert await looks() == [], "a server that was started again counts from 0"
+    assert (client.get(names.EVICTIONS), int(count)) == (stored, 0)
+
+
+@pytest.mark.apache
+def test_partitions_that_were_added(leadview: Leadview) -> None:
+    """It is named until it was verified, also after Redis was emptied: Kafka remembers how many there were."""
+    publish_first(leadview)
+    port = free_port()
+    leadview.serve(metrics_port=port)
+    topic = leadview.topics.name(resources.CONTACT)
+    wait_until(lambda: topic in leadview.state().partitions, "the number of partitions is known")
+    wait_until(lambda: remembered(leadview, topic) == 3, "Kafka remembers it")
+    leadview.topics.add_partitions(resources.CONTACT, 5)
+    assert_named(leadview, port, "partitions_raised", [topic])
+    with leadview.api() as api:
+        answer = partial(api.get, LEADS + crm.LEAD, key=crm.KEY)
+        wait_until(lambda: "data-as-of" in answer().headers, "what is visible now is not affected")
+    leadview.redis.flushall()
+    leadview.wait_until_served()
+    assert_named(leadview, port, "partitions_raised", [topic])
+    leadview.run("rebuild", "--max-latency", "0").ends(0)
+    leadview.run("promote").ends(0)
+    wait_for_kinds(leadview, "partitions_raised")
+    leadview.run("verify").ends(0)
+    wait_for_kinds(leadview)
+    wait_until(lambda: remembered(leadview, topic) == 5, "Kafka remembers the new number")
+
+
+def remembered(leadview: Leadview, topic: str) -> int:
+    """Returns how many partitions of a topic Kafka remembers: the offset that a group has of partition 0."""
+    servers = leadview.kafka.bootstrap_servers
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{leadview.group}.partitions", "log_level": 0})
+    try:
+        [found] = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+    finally:
+        consumer.close()
+    return found.offset

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from projector.errors import Conflict
 from projector.ledger import copies
-from projector.ledger.control import ACCESS, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
+from projector.ledger.control import ACCESS, NEW_HISTORY, NO_ID, Break, BreakKind, ControlRecord, Position, State, now
 from projector.record import Partition
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
@@ -59,8 +59,9 @@ async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> b
         for one in found:
             before = breaks.get((one.kind, one.topic))
             unverified = {*one.unverified, *(before.unverified if before else ())}
-            breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)))
-        for topic in {one.topic for one in found}:
+            since = min((it.since for it in (one, before) if it and it.since), default="")
+            breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)), since=since)
+        for topic in {one.topic for one in found if one.kind in NEW_HISTORY}:
             histories[topic] = (histories.get(topic, 0) + 1) % HISTORIES
         return replace(state, histories=histories, breaks=tuple(breaks.values()))
 

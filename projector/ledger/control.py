@@ -124,14 +124,31 @@ ACCESS = GenerationId("access")
 """Stands for organizations and API keys among generations, to none of which they belong."""
 
 
-BreakKind = Literal["topic_recreated", "topic_truncated"]
+BreakKind = Literal[
+    "topic_recreated",
+    "topic_truncated",
+    "records_missed",
+    "deletes_missed",
+    "partitions_raised",
+    "other_cluster",
+    "evicted",
+]
+
+WHOLE_HISTORY: frozenset[BreakKind] = frozenset(("deletes_missed", "evicted"))
+"""After these breaks, the topics still say what is right. So projectors compare with them, and end the break by
+themselves; the others need a person."""
+
+NEW_HISTORY: frozenset[BreakKind] = frozenset(("topic_recreated", "topic_truncated", "other_cluster"))
+"""After these breaks, offsets say nothing about records that were applied before (`Record.history`)."""
 
 
 class Break(msgspec.Struct, frozen=True):
-    """A topic has lost its history. `kind` is the name of the problem: it was created again, or its log was cut off.
+    """Something makes it impossible to know that what is served is right. `kind` is also the name of the problem.
 
-    `former_id` and `topic_id` are those of the topic before and since; the same if its log was cut off. `noticed_at` is
-    RFC 3339. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are what Kafka has.
+    `topic` is empty if it concerns all of them. `former_id` and `topic_id` are those of the topic before and since; of
+    `other_cluster`, those of the Kafka clusters. `noticed_at` is RFC 3339, and so is `since`: until then all was well,
+    as far as that is known. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are
+    what Kafka has.
     """
 
     kind: BreakKind
@@ -140,6 +157,7 @@ class Break(msgspec.Struct, frozen=True):
     topic_id: str
     noticed_at: str
     unverified: Generations
+    since: str = ""
 
     def without(self, generation: GenerationId) -> "Break":
         """Returns the break without this generation, which was verified or dropped."""

@@ -12,6 +12,7 @@ The newest event of an entity decides, in whatever order the partitions were rea
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from projector import defect, mapping
 from projector.change import Change, read
 from projector.errors import BadRecord
-from projector.record import Record
+from projector.record import Record, entity_key
 from schemas import documents, events
 from schemas.resources import CONTACT, ORGANIZATION, Kind, Resource
 
@@ -64,6 +65,8 @@ class Reference:
     def __init__(self, keep: Callable[[Document], Any] = lambda document: document) -> None:
         self._keep = keep
         self._newest: dict[Entity, Newest] = {}
+        self.bad: dict[Entity, tuple[int, int]] = {}
+        """Partition and offset of the last record of an entity that breaks the contract, as far as it has its key."""
 
     @property
     def newest(self) -> Mapping[Entity, Newest]:
@@ -78,9 +81,11 @@ class Reference:
             if record.value and len(record.value) > _SMALL:
                 mapping.intent(change, record)  # checks the limits of documents
         except (BadRecord, OverflowError):  # OverflowError: a time outside of the years 1 to 9999 in UTC
+            self._note_bad(record)
             return
         except Exception as error:  # noqa: BLE001 - a record on which this program fails is bad (`interpret`)
             defect.report("reading this record", error, record=[record.topic, record.partition, record.offset])
+            self._note_bad(record)
             return
         entity = (change.kind, change.key.organization_id, change.key.id)
         found = Newest(
@@ -100,6 +105,18 @@ class Reference:
         elif is_newer(found, before):
             kept = before.version if found.tombstone else found.version
             self._newest[entity] = msgspec.structs.replace(found, version=kept)
+
+    def _note_bad(self, record: Record) -> None:
+        with suppress(BadRecord):
+            key = entity_key(record)
+            self.bad[record.kind, key.organization_id, key.id] = record.partition, record.offset
+
+    def is_bad(self, entity: Entity) -> bool:
+        """Returns whether the newest record of an entity breaks the contract: then what it had before stays."""
+        if (bad := self.bad.get(entity)) is None:
+            return False
+        newest = self._newest.get(entity)
+        return newest is None or newest.partition != bad[0] or newest.offset < bad[1]
 
     def document(self, entity: Entity) -> bytes | None:
         """Returns the JSON of one document; None if it should not exist."""

@@ -7,6 +7,11 @@ import msgspec
 from schemas.resources import AS_SPECIFIED
 
 _EXAMPLES = 10
+_MOST_SEEN = 1_000_000
+FORMER_PARTITION = "former_partition"
+"""In place of fields: Redis has the delete of an entity, and Kafka has a record of it in a partition that its key had
+before partitions were added.
+"""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -37,10 +42,11 @@ class Report(msgspec.Struct):
 
     of: str
     checked: dict[str, int]
-    sample: float = 1.0
     missing: int = 0
     extra: int = 0
     changed: int = 0
+    former: int = 0
+    """Deleted entities of which Kafka still has a record in a former partition. They must not come back."""
     allowed: int = 0
     by_field: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of documents by the field that differs (`leads.quote_total`), including allowed differences."""
@@ -48,19 +54,27 @@ class Report(msgspec.Struct):
     notes: list[str] = msgspec.field(default_factory=list)
     changing: int = 0
     """Documents, or organizations, that kept changing and could not be compared."""
+    parts: int = 1
+    """In how many parts the organizations were taken."""
+    held: int = 0
+    """The most entities that were kept at once."""
+    strays: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each topic whose number of partitions was raised, how many live records are in a former partition."""
     seen: set[int] = msgspec.field(default_factory=set)
-    """Hashes of the documents that were counted, because a scan may return a name twice."""
+    """Hashes of the documents that were counted, because a scan may return a name twice. The first million is enough:
+    names come twice only where Redis makes its table larger meanwhile."""
 
     @property
     def differences(self) -> int:
-        return self.missing + self.extra + self.changed
+        return self.missing + self.extra + self.changed + self.former
 
     def add(self, difference: Difference, allowed: frozenset[str]) -> None:
         """Count a difference. If all of its fields are allowed, it counts only as allowed."""
         entity = hash((difference.kind, difference.organization, difference.id))
         if entity in self.seen:
             return
-        self.seen.add(entity)
+        if len(self.seen) < _MOST_SEEN:
+            self.seen.add(entity)
         self.by_field = dict(Counter(self.by_field) + Counter(difference.named_fields))
         if difference.is_allowed(allowed):
             self.allowed += 1
@@ -70,6 +84,8 @@ class Report(msgspec.Struct):
                 self.missing += 1
             case ("extra",):
                 self.extra += 1
+            case (kind,) if kind == FORMER_PARTITION:
+                self.former += 1
             case _:
                 self.changed += 1
         if len(self.examples) < _EXAMPLES:
@@ -84,7 +100,7 @@ class Report(msgspec.Struct):
     @property
     def is_exact(self) -> bool:
         """Whether everything was compared, and nothing differs."""
-        return self.sample == 1 and not (self.differences or self.allowed or self.changing)
+        return not (self.differences or self.allowed or self.changing)
 
     def passes(self, threshold: int) -> bool:
         """Returns whether the number of differences that are not allowed is at most `threshold`."""

@@ -1,7 +1,7 @@
 """What Redis holds of an entity, and how it differs from what the topics say: for every comparison with the topics.
 
 `Reference` says what follows from the records. Of each document it keeps only hashes here (`hashes`), so an entity
-takes less than a kilobyte of memory, whatever its size. The stored bytes are hashed, so that corruption is detected.
+takes about a kilobyte of memory, whatever its size. The stored bytes are hashed, so that corruption is detected.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence

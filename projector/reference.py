@@ -15,6 +15,7 @@ which it is not.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +23,7 @@ import msgspec
 from projector import defect, mapping
 from projector.change import Change, read
 from projector.errors import BadRecord
-from projector.record import Record
+from projector.record import Record, entity_key
 from schemas import documents, events
 from schemas.layouts import MAX_TIME
 from schemas.resources import CONTACT, ORGANIZATION, Kind, Resource
@@ -72,6 +73,8 @@ class Reference:
         self._keep = keep
         self._newest: dict[Entity, Newest] = {}
         self._late: dict[Entity, Newest] = {}
+        self.bad: dict[Entity, tuple[int, int]] = {}
+        """Partition and offset of the last record of an entity that breaks the contract, as far as it has its key."""
 
     @property
     def late(self) -> Mapping[Entity, Newest]:
@@ -92,9 +95,11 @@ class Reference:
             if record.value and len(record.value) > _SMALL:
                 mapping.intent(change, record)  # checks the limits of documents
         except BadRecord:
+            self._note_bad(record)
             return
         except Exception as error:  # noqa: BLE001 - a record on which this program fails is bad (`interpret`)
             defect.report("reading this record", error, record=[record.topic, record.partition, record.offset])
+            self._note_bad(record)
             return
         entity = (change.kind, change.key.organization_id, change.key.id)
         found = Newest(
@@ -123,6 +128,18 @@ class Reference:
                 self._late.pop(entity, None)
             else:
                 self._late[entity] = found
+
+    def _note_bad(self, record: Record) -> None:
+        with suppress(BadRecord):
+            key = entity_key(record)
+            self.bad[record.kind, key.organization_id, key.id] = record.partition, record.offset
+
+    def is_bad(self, entity: Entity) -> bool:
+        """Returns whether the newest record of an entity breaks the contract: then what it had before stays."""
+        if (bad := self.bad.get(entity)) is None:
+            return False
+        newest = self._newest.get(entity)
+        return newest is None or newest.partition != bad[0] or newest.offset < bad[1]
 
     def document(self, entity: Entity) -> bytes | None:
         """Returns the JSON of one document; None if it should not exist."""

@@ -33,6 +33,9 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
                                    `replay <organization> <event>` (`projector/upkeep/jobs.py`)
     lv3:task:{<organization>}:<verb>  the projector that runs the job right now (expires)
     lv3:task:accept                 the process that changes which bad records are accepted (expires)
+    lv3:task:compare:access         the projector that compares access with the topics right now (expires); and
+                                   `…:documents`
+    lv3{ledger}:comparison:access   which parts of the organizations are still to be compared; and `…:documents`
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
 has a copy of the control record, `lv3{<number>}:control` (and `…:rebuild:<generation>`, `…:as-of`); `slot_tag` chooses
@@ -268,6 +271,16 @@ def _slot_tags() -> list[bytes]:
 def target(topic: str, partition: int) -> str:
     """Returns the field of a rebuild's ledger that holds the end offset of a partition's replay."""
     return f"target:{topic}:{partition}"
+
+
+def comparison(subject: str) -> bytes:
+    """Returns the name of what is left of the comparison of this subject, `access` or `documents`."""
+    return b"%b{ledger}:comparison:%b" % (PREFIX, subject.encode())
+
+
+def comparison_lock(subject: str) -> bytes:
+    """Returns the name of the lock of this comparison."""
+    return b"%b:task:compare:%b" % (PREFIX, subject.encode())
 
 
 def job_lock(verb: str, organization_id: str) -> bytes:

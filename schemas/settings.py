@@ -259,6 +259,15 @@ class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
     dead_letter_row: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Number of consecutive bad records that halts the line")
     ] = 100
+    verify_memory: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Memory for a comparison with the topics, in megabytes: with less, it reads the topics more "
+            "often ([verify](rebuild.md#verify-what-is-served))",
+        ),
+    ] = 256
 
 
 PROCESSES: tuple[type[RedisSettings], ...] = (ApiSettings, ProjectorSettings)

@@ -60,6 +60,20 @@ PLAIN = (
         "fence, identity",
     ),
     Plain(
+        "projector/upkeep/comparison.py",
+        "SET",
+        "Stores which parts of the organizations are still to be compared with the topics.",
+        "the lock of the comparison. If two projectors compare at once, parts are compared twice",
+        "none needed",
+    ),
+    Plain(
+        "projector/upkeep/comparison.py",
+        "DEL",
+        "Deletes that, when the breaks are confirmed.",
+        "the lock of the comparison. If it is missing, a comparison begins with all parts",
+        "none needed",
+    ),
+    Plain(
         "projector/redis/store.py",
         "PERSIST",
         "Asks whether Redis accepts writes.",

@@ -33,8 +33,8 @@ def parse(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTH
     if arguments.command == "doctor" and arguments.key and not arguments.url:
         parser.error("--key needs a --url")
     everything = arguments.command == "verify" and (arguments.access or arguments.continuous)
-    if everything and (arguments.allow or arguments.sample < 1):
-        parser.error("--sample and --allow only limit the comparison of all documents")
+    if everything and arguments.allow:
+        parser.error("--allow only limits the comparison of all documents")
     if check := _CHECKS.get(arguments.command):
         check(arguments, parser)
     return arguments
@@ -190,9 +190,6 @@ def _forced(command: argparse.ArgumentParser) -> None:
 
 
 def _compared(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--sample", type=_share, default=1.0, help="share of the documents to compare, such as 0.01 (default: 1, all)"
-    )
     command.add_argument("--allow", type=_field, action="append", default=[], metavar="KIND.FIELD",
                          help="a field that may differ, such as leads.quote_total; may be repeated")  # fmt: skip
     command.add_argument(
@@ -206,10 +203,3 @@ def _field(text: str) -> str:
         forms = " or ".join(f"{topic}.FIELD" for topic in _TOPICS)
         raise argparse.ArgumentTypeError(f"{text!r}: write {forms}, such as leads.quote_total")
     return text
-
-
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError("a share must be above 0 and at most 1")
-    return share

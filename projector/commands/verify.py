@@ -22,7 +22,7 @@ from projector.operate.words import say_unread
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.stop import Stop
-from projector.verify import audit, causes, rolling
+from projector.verify import causes, comparison, rolling
 from projector.verify.report import Report, unread
 from projector.verify.rolling import Turn
 from projector.verify.topics import noticed
@@ -42,15 +42,13 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     held = await held_back(operator.settings, ACCESS_KINDS if arguments.access else (ORGANIZATION, *RESOURCES))
     seen = record.state
     if arguments.access:
-        verified = await audit.access(operator.store, operator.settings)
+        verified = await comparison.access(operator.store, operator.settings)
     elif arguments.next:
         _, verified = await generations.verify_next(operator.store, criteria, held)
     elif not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
     else:
-        verified = await audit.documents(
-            operator.store, operator.settings, seen.live, sample=criteria.sample, allowed=criteria.allowed
-        )
+        verified = await comparison.documents(operator.store, operator.settings, seen.live, allowed=criteria.allowed)
     if not arguments.next:
         verified.unread.extend(unread(held))
     if seen.breaks and verified.is_exact and not arguments.next:
@@ -67,15 +65,14 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
 
 
 def criteria_of(arguments: argparse.Namespace) -> Criteria:
-    """Returns what `--sample`, `--allow` and `--threshold` say."""
-    return Criteria(arguments.sample, frozenset(arguments.allow), arguments.threshold)
+    """Returns what `--allow` and `--threshold` say."""
+    return Criteria(frozenset(arguments.allow), arguments.threshold)
 
 
 def show_report(report: Report, console: Console) -> None:
     """Print the result of a verification as text."""
-    share = "" if report.sample == 1 else f" (a sample of {report.sample:.2%})"
     counts = ", ".join(f"{count:,} {kind}" for kind, count in report.checked.items())
-    console.print(f"[bold]verified[/] {report.of}: {counts}{share}")
+    console.print(f"[bold]verified[/] {report.of}: {counts}")
     for note in report.notes:
         console.print(f"[yellow]note[/] {note}")
     if report.unread:
@@ -83,10 +80,17 @@ def show_report(report: Report, console: Console) -> None:
     if not (report.differences or report.allowed):
         console.print("no difference in the rest" if report.unread else "[green]no difference[/]")
         return
+    former = f", {report.former:,} only in former partitions" if report.former else ""
     console.print(
         f"[red]{report.differences:,} differ[/]: {report.missing:,} missing, {report.extra:,} extra, "
-        f"{report.changed:,} changed; allowed {report.allowed:,}"
+        f"{report.changed:,} changed{former}; allowed {report.allowed:,}"
     )
+    if report.former:
+        console.print(
+            "[yellow]note[/] What is only in former partitions was deleted, and Kafka still has a record of it in a "
+            "partition from before partitions were added. Delete it once more by events. Do not publish it again: it "
+            "would come back."
+        )
     fields = table("field", Column("count", justify="right"))
     for field, count in sorted(report.by_field.items(), key=lambda item: -item[1]):
         fields.add_row(field, f"{count:,}")

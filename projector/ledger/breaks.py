@@ -119,11 +119,11 @@ async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -
     """
 
     def compute(state: State) -> State:
-        left = [it.without(verified) if it in seen else it for it in state.breaks]
+        left = [it.without(verified) if any(map(it.is_same, seen)) else it for it in state.breaks]
         return replace(state, breaks=tuple(it for it in left if it.unverified))
 
     record = await copies.require(store)
-    while any(it in seen and verified in it.unverified for it in record.state.breaks):
+    while any(verified in it.unverified and any(map(it.is_same, seen)) for it in record.state.breaks):
         with suppress(Conflict):
             await copies.change(store, record, compute)
             return

@@ -164,6 +164,15 @@ class Break(msgspec.Struct, frozen=True):
         """How many seconds ago it was noticed, by the clocks of the machines."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.noticed_at)).total_seconds()
 
+    @property
+    def is_of_history(self) -> bool:
+        """Whether the topic does not have all the records any more that its documents were made of."""
+        return self.kind not in WHOLE_HISTORY and self.kind != "partitions_raised"
+
+    def is_same(self, other: "Break") -> bool:
+        """Returns whether both are of one moment, whatever was verified since."""
+        return replace(self, unverified=()) == replace(other, unverified=())
+
     def without(self, generation: GenerationId) -> "Break":
         """Returns the break without this generation, which was verified or dropped."""
         return replace(self, unverified=tuple(other for other in self.unverified if other != generation))

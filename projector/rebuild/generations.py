@@ -182,11 +182,10 @@ NOTHING_HELD: Mapping[Partition, OpenTransaction] = {}
 class Criteria(msgspec.Struct, frozen=True):
     """The conditions under which the next generation may be promoted.
 
-    `sample` is the share of the documents to compare (above 0, at most 1), `allowed` are the fields that may differ
-    (`leads.quote_total`), and `threshold` is how many documents may differ in other fields.
+    `allowed` are the fields that may differ (`leads.quote_total`), and `threshold` is how many documents may differ in
+    other fields.
     """
 
-    sample: float = 1.0
     allowed: frozenset[str] = frozenset()
     threshold: int = 0
 
@@ -237,9 +236,7 @@ async def verify_next(
     """
     record = await copies.require(store)
     generation = complete_next(record)
-    report = await compare.compare(
-        store, record.state.live, generation, sample=criteria.sample, allowed=criteria.allowed
-    )
+    report = await compare.compare(store, record.state.live, generation, allowed=criteria.allowed)
     report.unread.extend(unread(held))
     if report.passes(criteria.threshold):
         await _note_verified(store, generation)

@@ -20,16 +20,15 @@ _MAX_SUSPECTS = 10_000
 
 
 async def compare(
-    store: Store, live: GenerationId, other: GenerationId, *, sample: float = 1.0, allowed: frozenset[str] = frozenset()
+    store: Store, live: GenerationId, other: GenerationId, *, allowed: frozenset[str] = frozenset()
 ) -> Report:
-    """Compare all documents of the generations `other` and `live`, or the share `sample` of them. Raises Unavailable.
+    """Compare all documents of the generations `other` and `live`. Raises Unavailable.
 
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
-    report = Report(f"generation {number_of(other)} against generation {number_of(live)}", counts_by_topic(), sample)
+    report = Report(f"generation {number_of(other)} against generation {number_of(live)}", counts_by_topic())
     suspects: dict[DocumentKey, Difference] = {}
-    async for found in stored_documents(store, sample):
-        of_either = [(entity, generation) for entity, generation in found if generation in (live, other)]
+    async for of_either in stored_documents(store, (live, other)):
         pairs = await _read(store, [entity for entity, _ in of_either], live, other)
         for (entity, generation), (before, after) in zip(of_either, pairs, strict=True):
             # The scan finds a document that is in both generations twice. It is counted under its live name.

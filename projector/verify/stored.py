@@ -1,19 +1,20 @@
 """What Redis holds of an entity, and how it differs from what the topics say: for every comparison with the topics.
 
 `Reference` says what follows from the records. Of each document it keeps only hashes here (`hashes`), so an entity
-takes less than a kilobyte of memory, whatever its size. The stored bytes are hashed, so that corruption is detected.
+takes about a kilobyte of memory, whatever its size. The stored bytes are hashed, so that corruption is detected.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, cast
-from zlib import crc32
 
 import msgspec
 
 from projector import mapping, reference
 from projector.redis.store import SLICE, Store
 from projector.reference import Entity, Newest, Reference
+from projector.verify.parts import ALL, Part
 from schemas import documents, names
 from schemas.bodies import body, lead_parts
 from schemas.compression import Unreadable
@@ -180,11 +181,27 @@ def differs(entity: Entity, stored: Stored, expected: Reference) -> tuple[str, .
     Of a document, the result has `content`, `contact` or `index`, and of an access record the names of its fields. An
     entity can be `missing` or `extra` as a whole. The record of an API key's hash is not compared (`of_record`).
     """
-    newest, head = expected.newest.get(entity), _live_head(entity, stored.value)
-    if newest is None or head is None or not is_expected(expected, entity):
-        return existence(is_expected(expected, entity), head is not None)
+    newest, head = expected.newest.get(entity), live_head(entity, stored.value)
+    if entity[0] is ORGANIZATION and newest and not newest.live and not stored.value:
+        return ("missing",)  # the marker, without which an older event would bring the organization back
+    wanted = is_expected(expected, entity) and not is_gone(entity, stored, expected)
+    if newest is None or head is None or not wanted:
+        return existence(wanted, head is not None)
     summary = expected_hashes(expected, entity)[HASH_BYTES:] if isinstance(entity[0], Resource) else b""
     return _differing(entity, stored, newest, head, summary)
+
+
+def is_gone(entity: Entity, stored: Stored, expected: Reference) -> bool:
+    """Returns whether nothing of an entity's organization is wanted any more, although Kafka may have its records.
+
+    Redis has the delete of the organization, and Kafka has no record of it any more: compaction removes a tombstone
+    after a while. Or it has one in another partition, from before partitions were added.
+    """
+    kind, organization_id, _ = entity
+    if kind is ORGANIZATION or not is_deleted(stored.organization):
+        return False
+    newest = expected.newest.get((ORGANIZATION, organization_id, organization_id))
+    return newest is None or newest.partition != read_head(stored.organization).partition
 
 
 def contradicts(entity: Entity, stored: Stored, expected: Reference) -> tuple[str, ...]:
@@ -195,7 +212,7 @@ def contradicts(entity: Entity, stored: Stored, expected: Reference) -> tuple[st
     """
     newest, value = expected.newest[entity], stored.value
     kind, organization_id, id_ = entity
-    if stored.waits_for_job or (kind is not ORGANIZATION and _is_deleted(stored.organization)):
+    if stored.waits_for_job or (kind is not ORGANIZATION and is_deleted(stored.organization)):
         return ()  # nothing of a deleted organization is kept
     head = read_head(value) if len(value) >= HEAD else None
     if head is None:
@@ -205,7 +222,7 @@ def contradicts(entity: Entity, stored: Stored, expected: Reference) -> tuple[st
     event = (newest.version, newest.offset, newest.partition)
     if not newest.live or (head.version, head.offset, head.partition) != event:
         return ()
-    if _live_head(entity, value) is None:
+    if live_head(entity, value) is None:
         return ("missing",)
     contact = stored.contact
     has_contact = kind is LEAD and len(contact) >= CONTACT_BODY and read_head(contact).live
@@ -219,7 +236,8 @@ def contradicts(entity: Entity, stored: Stored, expected: Reference) -> tuple[st
     return () if wanted[KEY_ENTRIES:] in stored.record else ("status",)
 
 
-def _is_deleted(organization: bytes) -> bool:
+def is_deleted(organization: bytes) -> bool:
+    """Returns whether the beginning of an organization's record is the marker of a deleted one."""
     return len(organization) >= HEAD and not read_head(organization).live
 
 
@@ -236,7 +254,7 @@ def _is_lost(newest: Newest, head: Head, value: bytes) -> bool:
     return newest.version > head.version
 
 
-def _live_head(entity: Entity, value: bytes) -> Head | None:
+def live_head(entity: Entity, value: bytes) -> Head | None:
     """Returns the head of a value; None for a marker, and for a value that Leadview did not write."""
     least = entity[0].body_offset if isinstance(entity[0], Resource) else HEAD
     head = read_head(value) if len(value) >= least else None
@@ -350,21 +368,57 @@ def _decode(body: bytes) -> Any:
         return None
 
 
-async def stored_documents(store: Store, sample: float) -> AsyncIterator[list[tuple[DocumentKey, GenerationId]]]:
-    """Yields the documents and markers in the sample, each with its generation, in lists of up to `SLICE`. One may come
-    twice. Raises Unavailable.
+async def stored_documents(
+    store: Store, generations: Collection[GenerationId], part: Part = ALL
+) -> AsyncIterator[list[tuple[DocumentKey, GenerationId]]]:
+    """Yields the documents and markers of these generations in a part of the organizations, each with its generation,
+    in lists of up to `SLICE`. One may come twice. Raises Unavailable.
     """
     async for keys in store.scan(names.ALL):
-        yield [
-            (
-                (BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])),
-                GenerationId(match[2].decode()),
-            )
-            for match in map(names.IN_GENERATION.fullmatch, keys)
-            if match and match[3] in BY_LETTER and in_sample(match[4], sample)
-        ]
+        found = [document_name(key) for key in keys]
+        yield [one for one in found if one and one[1] in generations and part.has(one[0][1])]
 
 
-def in_sample(short_id: bytes, sample: float) -> bool:
-    """Returns whether this id belongs to the share `sample` (0 to 1). The result for an id is always the same."""
-    return crc32(short_id) < sample * 2**32
+async def stored_access(store: Store, part: Part = ALL) -> AsyncIterator[list["AccessName"]]:
+    """Yields the names of organizations and API keys in a part of the organizations, in lists of up to `SLICE`. One may
+    come twice. Raises Unavailable.
+    """
+    async for keys in store.scan(names.ALL):
+        found = [access_name(key) for key in keys]
+        yield [one for one in found if one and part.has(one.organization_id)]
+
+
+class AccessName(NamedTuple):
+    """A name that the access of an organization consists of: the id of an API key, or the hash of a key, or neither, if
+    it is the record of the organization.
+    """
+
+    organization_id: str
+    id: str = ""
+    key_hash: str = ""
+
+
+def document_name(name: bytes) -> tuple[DocumentKey, GenerationId] | None:
+    """Returns the document that a name in Redis is of, and its generation; None if it is of none."""
+    match = names.IN_GENERATION.fullmatch(name)
+    if match is None or match[3] not in BY_LETTER:
+        return None
+    return (BY_LETTER[match[3]], _organization_id(match[1]), names.long_id(match[4])), GenerationId(match[2].decode())
+
+
+def access_name(name: bytes) -> AccessName | None:
+    """Returns what a name in Redis says if it belongs to the access of an organization; otherwise None."""
+    match = names.OF_ACCESS.fullmatch(name)
+    if match is None:
+        return None
+    id_ = names.long_id(match[2]) if match[2] is not None else ""
+    return AccessName(_organization_id(match[1]), id_, (match[3] or b"").decode())
+
+
+def message_key(entity: Entity) -> bytes:
+    """Returns the message key of an entity."""
+    kind, organization_id, id_ = entity
+    return (organization_id if kind is ORGANIZATION else f"{organization_id}:{id_}").encode()
+
+
+_organization_id = lru_cache(65536)(names.organization_id)

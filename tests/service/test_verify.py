@@ -151,9 +151,6 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
         assert report["by_field"] == by_field(WAYS)
         status, report = verify(leadview, "--threshold", "8", "--allow", "leads.version")
         assert (status, report["differences"], report["allowed"]) == (0, 8, 1)
-        status, report = verify(leadview, "--sample", "0.5", "--threshold", "9")
-        assert (status, differences(report) < {*WAYS}) == (0, True)
-        assert 100 < report["checked"]["leads"] < 310
         leadview.run("promote", "--force").ends(0)
         assert number_of(leadview.state().live) == 2
 
@@ -273,6 +270,32 @@ NAMED = {
 
 def _unnamed(log: str) -> list[str]:
     return [entity for entity, field in NAMED.items() if f'"entity":"{entity}","fields":["{field}"]' not in log]
+
+
+def test_continuously_finds_what_is_too_much(leadview: Leadview) -> None:
+    """No record leads to it: a lead, an organization, an API key, and the record of a hash. What is there rightly, and
+    the markers of what was deleted, are not named.
+    """
+    own: dict[str, Any] = {"organization_id": OTHER}
+    leadview.publish(*victims(), crm.api_key(id=KEYS[0], hash=HASH, **own))
+    leadview.publish(crm.lead(1, id=DELETED, **own), crm.deleted(resources.LEAD, 2, DELETED, OTHER))
+    leadview.serve()
+    lead, key, other_hash, organization = crm.uuid(0x5FFF), crm.uuid(0xF66), crm.key_hash(66), crm.uuid(0xAFE)
+    plant(leadview, 1, [("leads", lead, ("extra",))])
+    leadview.redis.copy(names.api_key_entity(OWNER, KEYS[0]), names.api_key_entity(OWNER, key))
+    leadview.redis.copy(names.api_key(OWNER, HASH), names.api_key(OWNER, other_hash))
+    leadview.redis.copy(OWNER, names.organization(organization))
+    log = leadview.start("verify", "--continuous", log="verify").log
+
+    def unnamed() -> list[str]:
+        wanted = [lead, key, f"hash {other_hash}", organization]
+        return [entity for entity in wanted if f'"entity":"{entity}","fields":["extra"]' not in log.read_text()]
+
+    wait_until(lambda: not unnamed(), lambda: f"{unnamed()} are named", 180)
+    named = {
+        line.partition('"entity":"')[2].partition('"')[0] for line in log.read_text().splitlines() if "extra" in line
+    }
+    assert named - {""} == {lead, key, f"hash {other_hash}", organization}
 
 
 ORGANIZATIONS = [crm.uuid(0xA00 + number) for number in range(12)]

@@ -27,7 +27,6 @@ DOCTOR = ["doctor", "--url", "https://api.example"]
         pytest.param(
             ["rebuild"],
             {
-                "sample": 1.0,
                 "threshold": 0,
                 "allow": [],
                 "max_latency": 10.0,
@@ -83,8 +82,6 @@ def test_every_command_has_help_and_a_version() -> None:
         pytest.param(["rebuild", "--organization", "x"], "'x' is not a UUID", id="not a UUID"),
         pytest.param(["show", "lead", crm.ORGANIZATION, "lv_live_x"], "show lead: error: ", id="a key in its place"),
         pytest.param(["verify", "--allow", "quote_total"], "write leads.FIELD", id="a field without its kind"),
-        pytest.param(["verify", "--sample", "0"], "a share must be above 0", id="no share"),
-        pytest.param(["verify", "--sample", "1.5"], "a share must be above 0", id="more than all"),
         pytest.param(["verify", "--threshold", "few"], "invalid int value", id="no number"),
         pytest.param([*WAIT], "required: --version", id="which version"),
         pytest.param([*WAIT, "--version", "0"], "an integer from 1 to 9007199254740991", id="no version"),

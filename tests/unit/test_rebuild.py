@@ -16,7 +16,7 @@ from projector.operate.words import duration
 from projector.record import Partition
 from projector.redis.store import Memory, Store
 from projector.verify.report import Difference, Report
-from projector.verify.stored import Document, differing_fields, in_sample
+from projector.verify.stored import Document, differing_fields
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 
@@ -130,20 +130,12 @@ def test_differing_fields(expected: Document, found: Document, fields: list[str]
     assert list(differing_fields(expected, found)) == fields
 
 
-def test_a_sample_is_a_share_and_always_the_same() -> None:
-    ids = [f"{number:022}".encode() for number in range(10_000)]
-    chosen = {id_ for id_ in ids if in_sample(id_, 0.1)}
-    assert 800 < len(chosen) < 1200
-    assert chosen < {id_ for id_ in ids if in_sample(id_, 0.5)}
-    assert all(in_sample(id_, 1.0) for id_ in ids)
-
-
 def difference(number: int, *fields: str, kind: str = "leads") -> Difference:
     return Difference(kind, crm.ORGANIZATION, crm.uuid(number), fields)
 
 
 def full_report() -> Report:
-    found = Report("generation 2 against generation 1", {"leads": 12_345, "contacts": 678}, sample=0.25)
+    found = Report("generation 2 against generation 1", {"leads": 12_345, "contacts": 678})
     allowed = frozenset({"leads.quote_total", "leads.tags"})
     for each in (
         difference(1, "missing"),
@@ -182,7 +174,7 @@ def test_report_for_people() -> None:
     show_report(found, Console(file=output, width=120, highlight=False))
     text = output.getvalue()
     for said in (
-        "12,345 leads, 678 contacts (a sample of 25.00%)",
+        "12,345 leads, 678 contacts",
         "note a note",
         "3 differ: 1 missing, 1 extra, 1 changed; allowed 2",
         f"leads {crm.ORGANIZATION} {crm.uuid(3)}: stage, tags",

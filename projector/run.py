@@ -36,6 +36,7 @@ from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs
 from projector.upkeep.as_of import DataAsOf
 from projector.upkeep.keeper import Keeper
+from projector.upkeep.partitions import Partitions
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
@@ -80,6 +81,7 @@ async def _work(
             group.create_task(dead_letters.keep_clear(writing.store, settings, stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(DataAsOf(settings, writing).run(stop)),
+            group.create_task(Partitions(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop, of_jobs)),
         ]
         await stop.wait()

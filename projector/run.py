@@ -37,6 +37,7 @@ from projector.upkeep import dead_letters, jobs
 from projector.upkeep.as_of import DataAsOf
 from projector.upkeep.comparison import Comparing
 from projector.upkeep.keeper import Keeper
+from projector.upkeep.partitions import Partitions
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
@@ -81,6 +82,7 @@ async def _work(
             group.create_task(dead_letters.keep_clear(writing.store, settings, stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(DataAsOf(settings, writing).run(stop)),
+            group.create_task(Partitions(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop, of_jobs)),
             group.create_task(Comparing(settings, writing).run(stop)),
         ]

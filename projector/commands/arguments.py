@@ -30,6 +30,8 @@ def parse(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTH
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
+    if arguments.command == "rebuild" and arguments.accept_cluster and (arguments.check or arguments.organization):
+        parser.error("--accept-cluster begins a whole rebuild: leave out --check and --organization")
     if arguments.command == "doctor" and arguments.key and not arguments.url:
         parser.error("--key needs a --url")
     everything = arguments.command == "verify" and (arguments.access or arguments.continuous)

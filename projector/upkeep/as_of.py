@@ -29,7 +29,6 @@ from projector.redis import scripts
 from projector.redis.scripts import CompleteRow, EndRow
 from projector.stop import Stop, repeat
 from projector.upkeep.complete import Completeness
-from projector.upkeep.partitions import Partitions
 from schemas import names
 from schemas.heartbeat import APART_MS, Clocks
 from schemas.resources import KINDS
@@ -63,7 +62,6 @@ class DataAsOf:
         self._writing = writing
         self._reader: Reader | None = None
         self._complete = Completeness(settings, writing.store)
-        self._partitions = Partitions(settings, writing.store)
         self._latest: _Sample | None = None
         self._waiting: dict[bytes, _Sample] = {}
         """The sample that each shard has not reached yet. A later one would move away from it while changes arrive."""
@@ -151,7 +149,6 @@ class DataAsOf:
         topics = await self._reader.present()
         if record.state.cluster and self._reader.cluster not in ("", record.state.cluster):
             return None
-        await self._partitions.look(record, topics)
         if any(topic.leaderless or not topic.partitions for topic in topics):
             return None
         ends = await self._reader.end_offsets([partition for topic in topics for partition in topic.partitions])

@@ -19,34 +19,65 @@ import msgspec
 from aiokafka.structs import OffsetAndMetadata
 from msgspec.structs import replace
 
-from projector.errors import Conflict, Refused
+from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.accepted import read_texts, write_texts
+from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic
 from projector.ledger import breaks, copies
 from projector.ledger.control import ControlRecord, PartitionCount, State
+from projector.ledger.writers import Writing
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.stop import Stop, repeat
+from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
+_PAUSE_SECONDS = 1.0
 _RENEW_SECONDS = 600.0
 
 logger = logging.getLogger(__name__)
 
 
 class Partitions:
-    """What a projector knows of the number of partitions. Every coroutine raises Unavailable."""
+    """What a projector knows of the number of partitions."""
 
-    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
+    def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
         self._settings = settings
-        self._store = store
+        self._sessions, self._store = writing.sessions, writing.store
+        self._reader: Reader | None = None
         self._group_id = f"{settings.group_id}.partitions"
         self._written: dict[str, PartitionCount] = {}
         """What Kafka remembers, as far as this projector has written it."""
         self._written_at = 0.0
 
+    async def run(self, stop: Stop) -> None:
+        """Look until `stop` is set. Retries while Redis or Kafka is unavailable."""
+        try:
+            await repeat("the look at the number of partitions", self._turn, stop, lambda: _PAUSE_SECONDS)
+        finally:
+            await self._close()
+
+    async def _turn(self) -> None:
+        record = await self._sessions.look()
+        try:
+            if self._reader is None:
+                self._reader = Reader(self._settings, KINDS)
+                await self._reader.start()
+            topics = await self._reader.present()
+        except Unavailable:
+            await self._close()  # its connections may be broken
+            raise
+        if record.state.cluster in ("", self._reader.cluster):  # otherwise the topics of another cluster were counted
+            await self.look(record, topics)
+
+    async def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader:
+            with suppress(Unavailable):
+                await reader.stop()
+
     async def look(self, record: ControlRecord, topics: Sequence[Topic]) -> None:
         """Note the break if a topic has more partitions than it had, and remember how many it has. Usually there is
-        nothing to do.
+        nothing to do. Raises Unavailable.
         """
         present = {topic.name: PartitionCount(len(topic.partitions), topic.id) for topic in topics if topic.partitions}
         known = record.state.partitions

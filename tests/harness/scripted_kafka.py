@@ -134,7 +134,7 @@ class ScriptedKafka:
         self.calls.append("stop")
 
     def read_as(self, _histories: Mapping[str, int], cluster: str) -> None:
-        if self.cluster not in ("", cluster):
+        if cluster and self.cluster not in ("", cluster):
             raise OtherCluster(cluster, self.cluster)
 
     async def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -145,7 +145,7 @@ class ScriptedKafka:
         return any(self.offsets[at] < first for at, first in self.firsts.items() if at in self.offsets)
 
     async def is_elsewhere(self, cluster: str) -> bool:
-        return self.cluster not in ("", cluster)
+        return bool(cluster) and self.cluster not in ("", cluster)
 
     def assigned(self) -> set[Partition]:
         return self.records.keys() - self.of_others if self.member else set()

@@ -815,3 +815,42 @@ async def test_a_replay_of_a_generation_that_is_gone_ends(projection: Projection
     with pytest.raises(Refused, match="Generation 7 is gone"):
         await new_line(projection, ledger, ends=True).run(Stop())
     assert not projection.writing.sessions._open
+
+
+async def test_records_that_were_deleted_before_a_line_read_them(projection: Projection, kafka: ScriptedKafka) -> None:
+    """While it runs, and when it begins: it is noted once for each time, and the line continues behind them."""
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(3))
+        kafka.firsts[LEADS] = 2
+        await it.applies(*leads(1, version=2))
+        assert it.breaks == [], "what was deleted had been read"
+        kafka.records[LEADS][:] = [record for record in kafka.records[LEADS] if record.offset < 4]
+        kafka.firsts[LEADS] = 6
+        kafka.ends[LEADS] = 6
+        await eventually(lambda: it.breaks == [("records_missed", "crm.leads", "", "")], "it is noted")
+        await it.covers(6)
+        [before] = it.copy.state.breaks
+        assert it.copy.state.histories == {}, "offsets mean what they meant"
+    kafka.firsts[LEADS] = kafka.ends[LEADS] = 8
+    async with running(projection, kafka) as it:
+        await it.covers(8)
+        [again] = it.copy.state.breaks
+        assert (again.kind, again.unverified) == (before.kind, before.unverified)
+
+
+async def test_a_line_applies_nothing_of_another_cluster(projection: Projection, kafka: ScriptedKafka) -> None:
+    """Neither while it runs nor when it begins; it continues by itself when the former one is back."""
+    kafka.cluster = "one"
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(3))
+        assert it.copy.state.cluster == "one"
+        kafka.cluster = "other"
+        kafka.publish(*leads(3, version=2))
+        await eventually(lambda: "another cluster answers" in it.line.health.unavailable, "the line says so")
+        assert it.stored() == 3
+    async with running(projection, kafka) as it:
+        await eventually(lambda: "another cluster answers" in it.line.health.unavailable, "the next one as well")
+        assert (it.stored(), it.breaks) == (3, [])
+        kafka.cluster = "one"
+        await it.covers(6)
+        assert it.breaks == []

@@ -2,9 +2,12 @@
 on the head and no body on GET and HEAD. Every refusal is answered in JSON.
 
 No byte of a body is read, nor anything behind it: a request with a body is the last one of its connection. Bodies and
-trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of pipelined requests, one is
-parsed and answered at a time. The rest stays unparsed, and nothing more is read from the socket meanwhile. The next one
-begins once the former response is in the kernel's send buffer: a connection holds one response at most (`Unread`).
+trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of a GET in chunks, the line
+that begins its first chunk is read, because proxies make an empty body in chunks of what had no body in HTTP/2.
+
+Of pipelined requests, one is parsed and answered at a time. The rest stays unparsed, and nothing more is read from the
+socket meanwhile. The next one begins once the former response is in the kernel's send buffer: a connection holds one
+response at most (`Unread`).
 
 A refusal ends the connection, and so does the response to a request that wants no other one: the server's side is
 closed, and what still arrives is discarded for a moment. Closing at once would reset the connection, and the client
@@ -23,6 +26,7 @@ import fcntl
 import logging
 import re
 import socket
+import string
 import struct
 import sys
 import termios
@@ -53,7 +57,8 @@ MAX_HEAD_BYTES = 16 * 1024
 _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
 _USED_HEADERS = frozenset(
-    b"authorization content-length host if-none-match origin transfer-encoding x-forwarded-for x-request-id".split()
+    b"access-control-request-headers access-control-request-method authorization content-length expect host "
+    b"if-none-match origin transfer-encoding x-forwarded-for x-request-id".split()
 )
 _END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
@@ -143,9 +148,9 @@ class Edge(asyncio.Protocol):
     stalled_seconds: ClassVar[float] = 30.0
     """Maximum time a client may leave response bytes unread, once the send buffer is full or the connection closes. If
     it takes none at all, this holds for each byte (`api.server.listen`)."""
-    idle_seconds: ClassVar[float] = 75.0
-    """Maximum time between two requests. Longer than a reverse proxy keeps an idle connection (nginx: 60 s). Otherwise
-    the proxy could send a request on a connection that the API is closing."""
+    idle_seconds: ClassVar[float] = 620.0
+    """Maximum time between two requests (LEADVIEW_API_KEEP_ALIVE). It has to be longer than a reverse proxy keeps an
+    idle connection. Otherwise the proxy could send a request on a connection that the API is closing."""
     linger_seconds: ClassVar[float] = 1.0
     """How long what a client sends after the last response is discarded, at least."""
 
@@ -171,6 +176,7 @@ class Edge(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._head: bytes | bytearray = b""  # what was received of the present head, which may hold an API key
         self._head_complete = False
+        self._chunk_line = b""  # what was received of the line that begins the first chunk of a GET
         self._url = b""
         self._headers: dict[bytes, bytes] = {}  # those that are used; REPEATED joins the values of a repeated one
         self.waiting_since: float | None = None
@@ -281,15 +287,9 @@ class Edge(asyncio.Protocol):
                 if self._place == len(self._received):
                     return
             self.waiting_since = None  # the time for the head starts now
-        part, is_last = self._take_part()
         try:
-            self._parse(part)
-            if self._head_complete != is_last:
-                raise BadRequest
-            if is_last:
+            if self._head_complete or self._parse_head():  # a complete one still awaits the first chunk of its body
                 self._begin()
-            elif len(self._head) >= MAX_HEAD_BYTES:
-                raise HeadTooLarge
             else:
                 self._wait(self.head_seconds)
         except httptools.HttpParserError:
@@ -312,18 +312,27 @@ class Edge(asyncio.Protocol):
             self._head = part if end >= 0 else bytearray(part)  # a whole head is not copied
         return part, end >= 0
 
-    def _parse(self, part: bytes) -> None:
+    def _parse_head(self) -> bool:
+        """Parse what was received of the present head. Returns whether it is complete. Raises BadRequest, HeadTooLarge
+        and HttpParserError.
+        """
+        part, is_last = self._take_part()
         try:  # noqa: SIM105 - `suppress` takes three times as long
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade:
             pass  # it is not granted, and the head ends here
+        if self._head_complete != is_last:
+            raise BadRequest
+        if not is_last and len(self._head) >= MAX_HEAD_BYTES:
+            raise HeadTooLarge
+        return is_last
 
     def on_url(self, url: bytes) -> None:
         """The parser calls this, and the methods `on_…` that follow."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """`Expect` is ignored: no body is wanted."""
+        """Keep the headers that are used."""
         name = name.lower()
         if name in _USED_HEADERS:
             value = value.rstrip(b" \t")  # the parser leaves tabs (RFC 9112, section 5.1)
@@ -334,12 +343,16 @@ class Edge(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
 
     def _begin(self) -> None:
-        """Start the request, whose head is complete. Raises BadRequest, BodyNotAllowed and HttpParserError."""
+        """Start the request, whose head is complete, unless the first chunk of a GET is still awaited.
+
+        Raises BadRequest, BodyNotAllowed, HeadTooLarge and HttpParserError.
+        """
         method, target = self._parser.get_method(), self._url
         version = self._version(method)
         has_body = self._check_framing(version)
-        if has_body and method in (b"GET", b"HEAD"):
-            raise BodyNotAllowed
+        if has_body and method in (b"GET", b"HEAD") and not self._is_body_empty():
+            self._wait(self.head_seconds)
+            return
         # What the usual form, a path, may contain was checked by the parser.
         path = target.partition(b"?")[0] if target.startswith(b"/") else httptools.parse_url(target).path or b"/"
         request = Request(
@@ -378,8 +391,29 @@ class Edge(asyncio.Protocol):
             raise BadRequest
         return has_coding or (length is not None and length.strip(b"0") != b"")
 
+    def _is_body_empty(self) -> bool:
+        """Returns whether the body of a GET is known to be empty; False while the line that begins its first chunk is
+        not complete (RFC 9112, section 7.1). Raises BodyNotAllowed, BadRequest and HeadTooLarge.
+
+        A client that asks for a "100 Continue" waits with the body, and would wait for ever: none is wanted.
+        """
+        if b"transfer-encoding" not in self._headers or b"expect" in self._headers:
+            raise BodyNotAllowed
+        self._chunk_line += self._received[self._place : self._place + MAX_HEAD_BYTES - len(self._chunk_line)]
+        self._place = len(self._received)  # whatever follows belongs to this connection's last request
+        line, end, _ = self._chunk_line.partition(b"\r\n")
+        size = line.removesuffix(b"\r").partition(b";")[0].rstrip(b" \t")
+        if size.strip(b"0"):
+            raise BodyNotAllowed if size.strip(string.hexdigits.encode()) == b"" else BadRequest
+        if end and (not size or b"\n" in line or b"\r" in line):
+            raise BadRequest
+        if not end and len(self._chunk_line) >= MAX_HEAD_BYTES:
+            raise HeadTooLarge
+        return bool(end)
+
     def _forget_head(self) -> None:
         self._head, self._head_complete, self._url, self._headers = b"", False, b"", {}
+        self._chunk_line = b""
 
     async def _serve(self, request: Request) -> None:
         try:

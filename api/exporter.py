@@ -16,6 +16,12 @@ from leadview.redis.errors import ErrorKind
 from schemas import metrics
 
 _NAN = float("nan")
+_WORDS = {
+    "not_written": "not_written: no projector has written to the Redis that this API reads for a minute, also over new "
+    "connections: start one, or look whether LEADVIEW_REDIS_URL leads to another Redis than that of the projectors",
+    "clock_differs": "clock_differs: the clock of Redis and that of this machine are more than 2 s apart: let NTP set "
+    "both",
+}
 
 
 class WorkersCollector(Collector):
@@ -38,16 +44,23 @@ class WorkersCollector(Collector):
         yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
         yield family(metrics.GENERATION, max((worker.generation for worker in workers), default=0))
         yield family(metrics.READY_WORKERS, sum(worker.ready for worker in workers))
+        reported = Counter(name for worker in workers for name in worker.problems)
+        yield family(metrics.API_PROBLEMS, {(name,): reported[name] for name in metrics.API_PROBLEM_LABELS})
         known = [worker.projectors for worker in workers if worker.projectors is not None]
         yield family(metrics.PROJECTORS, max(known, default=_NAN))
         yield family(metrics.SERVED_AGE, _served_age(workers))
 
     def health(self) -> Health:
-        """Whether at least one worker is ready. The reason is known to the workers: `/readyz` on their port."""
-        if any(worker.ready for worker in read_snapshots(self._snapshots)):
-            return Health(True, {"status": "ok"})
-        problem = "no worker is ready to serve: Redis cannot be reached, or holds no complete projection"
-        return Health(False, {"status": "unhealthy", "problems": [problem]})
+        """Whether at least one worker is ready, and none reports a problem. Why one is not ready is known to the
+        workers: `/readyz` on their port.
+        """
+        workers = read_snapshots(self._snapshots)
+        problems = [words for name, words in _WORDS.items() if any(name in worker.problems for worker in workers)]
+        if not any(worker.ready for worker in workers):
+            problems.insert(0, "no worker is ready to serve: Redis cannot be reached, or holds no complete projection")
+        if problems:
+            return Health(False, {"status": "unhealthy", "problems": problems})
+        return Health(True, {"status": "ok"})
 
 
 def serve_metrics(host: str, port: int, snapshots: Path) -> MetricsServer:

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import get_args
@@ -22,7 +22,7 @@ from api.redis.servers import Servers
 from api.redis.serving import Serving
 from leadview.redis.errors import ErrorKind, Unavailable
 from schemas import names
-from schemas.heartbeat import SILENT_MS, Freshness
+from schemas.heartbeat import APART_MS, SILENT_MS, Clocks, Freshness
 from schemas.metrics import LATENCY_BUCKETS
 from schemas.resources import RESOURCES
 
@@ -30,6 +30,8 @@ SNAPSHOT_SECONDS = 1.0
 STALE_SECONDS = 5.0
 """The worker of a file that is older than this is no longer running."""
 READ_SECONDS = 3.0
+RENEWED_SECONDS = 20.0
+UNWRITTEN_SECONDS = 60.0
 _LATENCY_SECONDS = 0.5
 _LATENCY_EXPIRY_SECONDS = 60
 _BEYOND_BUCKETS_SECONDS = 2 * LATENCY_BUCKETS[-1]
@@ -53,7 +55,7 @@ class RouteCounters(Struct):
 
 class Counters(Struct):
     """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot, and
-    `projectors`, `measured_at` and `complete_until` by `read_heartbeats`.
+    `projectors`, `measured_at`, `complete_until` and `problems` by `read_heartbeats`.
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
@@ -70,6 +72,8 @@ class Counters(Struct):
     measured_at: int = 0
     complete_until: int = 0
     """As in the newest heartbeat that this worker has ever read; 0 if there was none."""
+    problems: list[str] = field(default_factory=list)
+    """Names of `schemas.metrics.API_PROBLEM_LABELS`."""
 
     def route(self, name: str) -> RouteCounters:
         return self.routes.setdefault(name, RouteCounters())
@@ -106,8 +110,9 @@ def read_snapshots(directory: Path) -> list[Counters]:
 
 def _read(path: Path) -> Counters:
     counters = msgspec.json.decode(path.read_bytes(), type=Counters)
-    if time.time() - path.stat().st_mtime > STALE_SECONDS:
+    if abs(time.time() - path.stat().st_mtime) > STALE_SECONDS:  # one from later than now: the clock was set back
         counters.in_flight, counters.generation, counters.ready, counters.projectors = 0, 0, False, None
+        counters.problems = []
     return counters
 
 
@@ -154,6 +159,38 @@ def _buckets(counters: Counters) -> list[int]:
     return [sum(counts) for counts in zip(*(counters.route(it.noun).buckets for it in RESOURCES), strict=True)]
 
 
+class Silence:
+    """How long no projector has written to the Redis that this worker looks at. It compares heartbeats, and no times in
+    them: clocks may be wrong.
+
+    An address may lead to another Redis by now, while the former one still lives, as after a promotion by hand: then
+    connections that exist stay at the former one, and nothing is written there any more. So after a while other
+    connections are opened. If nobody writes there either, that is a problem, and the worker serves what there is.
+    """
+
+    def __init__(self, clock: Callable[[], float], renew: Callable[[], Awaitable[None]]) -> None:
+        self._clock = clock
+        self._renew = renew
+        self._heartbeats: Mapping[bytes, bytes] | None = None
+        self._heard_at = self._renewed_at = clock()
+
+    def forget(self) -> None:
+        """Begin again: Redis cannot be read."""
+        self._heartbeats = None
+
+    async def hear(self, heartbeats: Mapping[bytes, bytes]) -> bool:
+        """Returns whether it has been silent for so long that this is a problem."""
+        now, before, self._heartbeats = self._clock(), self._heartbeats, heartbeats
+        if before is None or any(before.get(writer) != heartbeat for writer, heartbeat in heartbeats.items()):
+            self._heard_at = self._renewed_at = now
+        elif now - self._renewed_at > RENEWED_SECONDS:
+            self._renewed_at = now
+            logger.warning("no projector writes to this Redis: other connections are opened")
+            with suppress(Unavailable):
+                await self._renew()
+        return now - self._heard_at > UNWRITTEN_SECONDS
+
+
 async def read_heartbeats(servers: Servers, counters: Counters) -> None:
     """Reads the heartbeats of the projectors in Redis, which say how old the data is that is served, every few seconds
     until it is cancelled.
@@ -161,28 +198,51 @@ async def read_heartbeats(servers: Servers, counters: Counters) -> None:
     A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
     """
     was_read = True
+    silence = Silence(time.monotonic, servers.renew)
     await servers.first_attempt()  # otherwise every start would warn that there is no connection
     while True:
         try:
+            before = time.time()
             seconds, microseconds = await servers.call(names.HOME, b"TIME")
+            now, after = int(seconds) * 1000 + int(microseconds) // 1000, time.time()
             stored = await servers.call(names.HOME, b"HGETALL", names.WRITERS)
-            _note(counters, int(seconds) * 1000 + int(microseconds) // 1000, stored[1::2])
+            _note(counters, now, stored[1::2])
+            found = {
+                "not_written": await silence.hear(_of_projectors(stored)),
+                "clock_differs": Clocks.read(int(before * 1000), now, int(after * 1000)).differ,
+            }
+            counters.problems = [name for name, is_problem in found.items() if is_problem]
             was_read = True
         except (Unavailable, ValueError) as error:  # a ValueError: a heartbeat that this program cannot read
             if was_read:  # once per outage
                 logger.warning("the heartbeats of the projectors cannot be read", extra={"error": str(error)})
             counters.projectors, was_read = None, False
+            counters.problems = []
+            silence.forget()
         await asyncio.sleep(READ_SECONDS)
+
+
+def _of_projectors(stored: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Returns the heartbeats of projectors, from names and values in turn. Raises ValueError."""
+    writers = zip(stored[::2], stored[1::2], strict=True)
+    return {
+        writer: value
+        for writer, value in writers
+        if msgspec.json.decode(value.partition(b" ")[2], type=Freshness).role == "run"
+    }
 
 
 def _note(counters: Counters, now: int, heartbeats: Sequence[bytes]) -> None:
     """Note what the heartbeats say at this time, in milliseconds since 1970. Raises ValueError."""
     alive = 0
+    if counters.measured_at > now + APART_MS:  # the clock was set back
+        counters.measured_at, counters.complete_until = 0, 0
     for value in heartbeats:
         at, _, text = value.partition(b" ")
         heartbeat = msgspec.json.decode(text, type=Freshness)
-        alive += heartbeat.role == "run" and now - int(at) < SILENT_MS
-        # The newest one, not the best: after Redis was emptied, less is visible than before.
-        if heartbeat.measured_at > counters.measured_at:
+        alive += heartbeat.role == "run" and abs(now - int(at)) < SILENT_MS
+        # The newest one, not the best: after Redis was emptied, less is visible than before. One from later than now is
+        # by a clock that is wrong.
+        if counters.measured_at < heartbeat.measured_at <= now + APART_MS:
             counters.measured_at, counters.complete_until = heartbeat.measured_at, heartbeat.complete_until
     counters.projectors = alive

@@ -6,7 +6,7 @@ import msgspec
 import xxhash
 
 from api.errors import NoSuchPath, Unavailable
-from api.request import JSON, NO_STORE, OPAQUE_TAG, Request, Response, answer_other_method
+from api.request import JSON, NO_STORE, Request, Response, answer_other_method, is_preflight, opaque_tags
 from api.worker import Handler, Worker
 from schemas.problems import Health
 
@@ -55,9 +55,13 @@ async def readyz(worker: Worker, request: Request) -> Response:  # noqa: ARG001
 async def openapi(worker: Worker, request: Request) -> Response:  # noqa: ARG001
     """`/api/v1/ext/openapi.json`, which anyone may read, and store for five minutes."""
     sent = request.headers.get(b"if-none-match", b"")
-    return _NOT_MODIFIED if sent.strip() == b"*" or _TAG in OPAQUE_TAG.findall(sent) else _OPENAPI
+    return _NOT_MODIFIED if sent.strip() == b"*" or _TAG in opaque_tags(sent) else _OPENAPI
 
 
 async def not_found(worker: Worker, request: Request) -> Response:  # noqa: ARG001
-    """Every other path. Raises NoSuchPath."""
+    """Every other path. Raises NoSuchPath, except for a preflight: without its answer, a browser would show an error of
+    CORS in place of the 404 that the request itself gets.
+    """
+    if is_preflight(request):
+        return answer_other_method(request)
     raise NoSuchPath

@@ -28,11 +28,15 @@ JSON = b"content-type: application/json\r\n"
 NO_STORE = b"cache-control: no-store\r\n"
 MAX_ETAGS = 32
 """Further ETags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
-OPAQUE_TAG = re.compile(rb'"([^"]*)"')
+_OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 is_uuid = re.compile(UUID_PATTERN).fullmatch
 
-_VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 _OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
+_CODING = re.compile(rb"(?:--?|;)(?:gzip|x-gzip|br|zstd|deflate|compress|x-compress|dcb|dcz)$", re.IGNORECASE)
+"""What a proxy that compresses bodies appends to an ETag, as Apache and Jetty do."""
+_is_token = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_OF_PREFLIGHT = {b"origin", b"access-control-request-method"}
 _MOST_HOPS = 32
 _IPV6_NETWORK_BYTES = 8
 _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
@@ -138,6 +142,13 @@ def etag_of(value: bytes) -> bytes:
     return b'W/"' + hexlify(value[ETAG]) + b'"'
 
 
+def opaque_tags(header: bytes) -> list[bytes]:
+    """Returns what stands between the quotes of the ETags in a header, without the name of a coding that a proxy has
+    appended.
+    """
+    return [_CODING.sub(b"", tag) for tag in _OPAQUE_TAG.findall(header)]
+
+
 def etags_to_match(header: bytes | None) -> tuple[bytes, ...]:
     """Returns the ETags of an `If-None-Match` header in the form that the script takes: 12 bytes each, or `*`.
 
@@ -147,7 +158,7 @@ def etags_to_match(header: bytes | None) -> tuple[bytes, ...]:
         return ()
     if header.strip() == b"*":
         return (b"*",)
-    own = filter(_OWN_ETAG.fullmatch, OPAQUE_TAG.findall(header))
+    own = filter(_OWN_ETAG.fullmatch, opaque_tags(header))
     return tuple(bytes.fromhex(etag.decode()) for etag, _ in zip(own, range(MAX_ETAGS), strict=False))
 
 
@@ -162,20 +173,31 @@ class Response(Struct, frozen=True, gc=False):
 
 
 _ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
-_OPTIONS = Response(
-    204,
+_OPTIONS = (
     _ALLOW + b"access-control-allow-methods: GET, HEAD, OPTIONS\r\n"
-    b"access-control-allow-headers: Authorization, If-None-Match, X-Request-Id\r\n"
-    b"access-control-max-age: 86400\r\n",
+    b"access-control-max-age: 86400\r\n"
+    b"vary: Access-Control-Request-Headers\r\n"
+    b"access-control-allow-headers: %b\r\n"
 )
-"""No key is sent with the preflight of a browser."""
+_USUAL_HEADERS = b"Authorization, If-None-Match, Prefer, X-Request-Id"
+
+
+def is_preflight(request: Request) -> bool:
+    """Returns whether a browser asks if a page of another origin may send a request. No key is sent with it."""
+    return request.method == "OPTIONS" and request.headers.keys() >= _OF_PREFLIGHT
 
 
 def answer_other_method(request: Request) -> Response:
-    """Returns what every known path answers to OPTIONS. Raises MethodNotAllowed for all methods but GET and HEAD."""
-    if request.method == "OPTIONS":
-        return _OPTIONS
-    raise MethodNotAllowed(headers=_ALLOW)
+    """Returns what every known path answers to OPTIONS. Raises MethodNotAllowed for all methods but GET and HEAD.
+
+    A page may send every header that the browser asks for, such as those of a tracing SDK: the API reads no cookies, so
+    none of them lets a page do more than any other program.
+    """
+    if request.method != "OPTIONS":
+        raise MethodNotAllowed(headers=_ALLOW)
+    asked = request.headers.get(b"access-control-request-headers", b"").replace(REPEATED, b",").split(b",")
+    names = [name.strip(b" \t") for name in asked]
+    return Response(204, _OPTIONS % (b", ".join(filter(_is_token, names)) or _USUAL_HEADERS))
 
 
 def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:

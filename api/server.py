@@ -4,6 +4,7 @@ import gc
 import resource
 import socket
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import uvicorn
@@ -17,6 +18,8 @@ from schemas.settings import ApiSettings
 
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 10
+_SIGNAL_SECONDS = 0.5
+"""How often the main process looks for signals, as uvicorn does."""
 _OTHER_FILES = 128
 
 
@@ -53,18 +56,27 @@ def config(settings: ApiSettings, snapshots: Path | None = None) -> uvicorn.Conf
 
 def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> int:
     """Serves until SIGTERM or SIGINT, then finishes the requests that are in progress. Returns the exit status."""
-    configuration = config(settings, snapshots)
-    if settings.api_workers == 1:
-        uvicorn.Server(configuration).run([listener])
-        return 0
-    workers = Multiprocess(configuration, [listener])
+    workers = _Workers(config(settings, snapshots), [listener])
     workers.run()
     return STARTUP_FAILURE if any(it.exitcode == STARTUP_FAILURE for it in workers.processes) else 0
+
+
+class _Workers(Multiprocess):
+    """The main process, also of a single worker: SIGHUP replaces each worker, and no request fails."""
+
+    def join_all(self) -> None:
+        """Wait for the workers, which are finishing. A further SIGTERM or SIGINT is passed on, and ends their drain."""
+        while any(worker.process.is_alive() for worker in self.processes):
+            if self.signal_queue:
+                self.signal_queue.clear()
+                self.terminate_all()
+            wait([worker.process.sentinel for worker in self.processes], _SIGNAL_SECONDS)
 
 
 def _application(settings: ApiSettings, snapshots: Path | None) -> Api:
     logs.configure(settings.log_level)  # each worker is a new process
     Edge.max_connections = _raise_file_limit()
+    Edge.idle_seconds = settings.api_keep_alive
     application = Api(settings, snapshots)
     # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
     # it all, which takes 20 ms.

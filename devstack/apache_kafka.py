@@ -67,7 +67,7 @@ class ApacheKafka:
     """A cluster of one or three nodes. When `start` returns, all nodes serve. A context manager that stops them."""
 
     def __init__(self, nodes: Sequence[_Node], jars: Path, java_options: Sequence[str] = ()) -> None:
-        self._nodes = nodes
+        self._nodes = list(nodes)
         self._jars = jars
         self._java_options = java_options
         self._children = [self._launch(node) for node in nodes]
@@ -83,10 +83,13 @@ class ApacheKafka:
         hosts: Sequence[str] = (),
         racks: Sequence[str] = (),
         java_options: Sequence[str] = (),
+        ports: Sequence[int] = (),
+        cluster_id: str = _CLUSTER_ID,
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         `hosts` has one for each node; if it is empty, all are on loopback.
+        `ports` has those of brokers; if it is empty, they are free ones.
         `racks` has one for each node, too: then clients may fetch from the replica in their own rack.
         With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
         `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
@@ -94,12 +97,18 @@ class ApacheKafka:
         """
         jars = KAFKA.fetch()
         plan = [
-            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0, host, rack)
-            for i, (host, rack) in enumerate(
-                zip(hosts or [LOOPBACK] * nodes, racks or [""] * nodes, strict=True), start=1
+            _Node(i, directory.absolute() / str(i), port, free_port(), free_port() if login else 0, host, rack)
+            for i, (port, host, rack) in enumerate(
+                zip(
+                    ports or [free_port() for _ in range(nodes)],
+                    hosts or [LOOPBACK] * nodes,
+                    racks or [""] * nodes,
+                    strict=True,
+                ),
+                start=1,
             )
         ]
-        _format(plan, jars, login, acls=acls)
+        _format(plan, jars, login, cluster_id, acls=acls)
         cluster = cls(plan, jars, [*java_options, *(login.java_options if login else ())])
         try:
             for index in range(nodes):
@@ -112,6 +121,11 @@ class ApacheKafka:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(_address(node) for node in self._nodes)
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports of `bootstrap_servers`."""
+        return [node.broker_port for node in self._nodes]
 
     @property
     def sasl_servers(self) -> str:
@@ -157,6 +171,16 @@ class ApacheKafka:
         self._children[index] = self._launch(self._nodes[index])
         self.wait_until_serving(index)
 
+    def move(self, index: int) -> None:
+        """Stop one node, start it again with its storage at another port, and wait until it serves."""
+        self.shut_down(index)
+        former = self._nodes[index]
+        node = former._replace(broker_port=free_port())
+        properties = former.properties.read_text().replace(_address(former), _address(node))
+        node.properties.write_text(properties)
+        self._nodes[index] = node
+        self.restart(index)
+
     def wait_until_serving(self, index: int) -> None:
         """Wait until the node responds and lists itself among the brokers of the cluster. Raises TimeoutError."""
         node = self._nodes[index]
@@ -186,13 +210,13 @@ def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] =
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, *options, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, cluster_id: str, *, acls: bool) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
         node.properties.write_text(_properties(node, nodes, login, acls=acls))
-        arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
+        arguments = ("format", "--cluster-id", cluster_id, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
     for formatter, _ in formatters:

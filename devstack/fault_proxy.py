@@ -50,6 +50,9 @@ class FaultyProxy:
         """The port that new connections are forwarded to."""
         self.faults = Faults()
         self.accepted = 0
+        """How many connections there were; each has its number, from 1."""
+        self.forgotten: set[int] = set()
+        """The numbers of connections over which nothing goes any more, and which are not closed: NAT forgot them."""
         self.holding = 0
         """The number of connections whose request is held back now."""
         self.port = 0
@@ -78,6 +81,7 @@ class FaultyProxy:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client's connection until it ends."""
         self.accepted += 1
+        number = self.accepted
         if self.faults.refusing:
             _reset(writer)
             return
@@ -90,10 +94,10 @@ class FaultyProxy:
             return
         self._writers.add(up_writer)
         self._upward.add(up_writer)
-        requests = asyncio.create_task(self._pass_requests(reader, up_writer))
+        requests = asyncio.create_task(self._pass_requests(reader, up_writer, number))
         try:
             with suppress(OSError):
-                await self._pass_replies(up_reader, writer)
+                await self._pass_replies(up_reader, writer, number)
         finally:
             requests.cancel()
             self._writers -= {writer, up_writer}
@@ -104,25 +108,26 @@ class FaultyProxy:
     async def end(self) -> None:
         """Reset every connection, and wait until all of them have ended."""
         self.faults = Faults()
+        self.forgotten = set()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await self._reset_all()
             await asyncio.wait(others, timeout=0.02)
 
-    async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         tail = b""  # of the previous piece: the bytes to hold may be spread over two pieces
         with suppress(OSError, RuntimeError):  # the latter if it was half closed
             while piece := await reader.read(_AT_ONCE):
-                await self._while_stalled()
+                await self._while_stalled(number)
                 await self._while_held(tail + piece, len(tail))
                 tail = (tail + piece)[-_LONGEST_HELD:]
                 await self._pass(writer, piece)
         writer.transport.abort()  # the client is gone, so the server's side ends as well
 
-    async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         sent = 0
         while piece := await reader.read(_AT_ONCE):
             while piece:
-                await self._while_stalled()
+                await self._while_stalled(number)
                 faults = self.faults
                 await asyncio.sleep(faults.delay_seconds)
                 size = faults.slice_bytes
@@ -144,8 +149,8 @@ class FaultyProxy:
             await writer.drain()
             request = request[faults.slice_bytes :]
 
-    async def _while_stalled(self) -> None:
-        while self.faults.stalled:  # noqa: ASYNC110 - set from other threads
+    async def _while_stalled(self, number: int) -> None:
+        while self.faults.stalled or number in self.forgotten:  # noqa: ASYNC110 - set from other threads
             await asyncio.sleep(0.005)
 
     async def _while_held(self, requests: bytes, passed: int) -> None:

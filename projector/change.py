@@ -11,8 +11,9 @@ import msgspec
 
 from projector.errors import BadRecord
 from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
+from projector.spelling import usual, usual_time
 from schemas import events
-from schemas.envelopes import ENVELOPES, event_type
+from schemas.envelopes import ENVELOPES, MISSPELT, event_type, mode_of
 from schemas.faults import Fault, FaultKind, fault_of, of_header
 from schemas.fields import Timestamp, are_lower_uuids
 from schemas.ids import Ids
@@ -54,7 +55,8 @@ _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
 }
 _IDS: dict[type[events.Entity], Ids] = {kind.event: Ids(kind.event) for kind in KINDS}
 _IDS[events.Deleted] = Ids(events.Deleted)
-_JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
+# RFC 6838, section 4.2: the characters of a media type.
+_JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9!#$&^_.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 # What takes long: any object or array becomes `[`, any digit 0 and any letter of an exponent `e`; a colon, which each
 # name has behind it, and a quote remain. A sign is left out.
 _MARKS = bytes(
@@ -87,8 +89,13 @@ def read(record: Record) -> Change:
 
 def check_cost(record: Record) -> None:
     """Raises BadRecord if it would take long to decode this record."""
-    if record.value is not None and len(record.value) > _LARGE:
-        _check_cost(_content(record.value))
+    if record.value is not None:
+        _check_cost_of(record.value)
+
+
+def _check_cost_of(value: bytes) -> None:
+    if len(value) > _LARGE:
+        _check_cost(_content(value))
 
 
 def decoded(record: Record) -> Change:
@@ -99,8 +106,11 @@ def decoded(record: Record) -> Change:
         return Change(record.kind, entity_key(record), None, record.timestamp)
     try:
         entity, time = _read_event(record, record.value)
-    except BadRecord:
+    except BadRecord as error:
         entity_key(record)  # what is wrong with the key is said first
+        misspelt = min((name for name, _ in record.headers if name in MISSPELT), key=MISSPELT.__getitem__, default=None)
+        if misspelt and not error.fault.path.startswith("$.data."):
+            raise BadRecord(Fault("header_name", f"headers.{misspelt}", MISSPELT[misspelt])) from None
         raise
     key, entity = _with_checked_ids(record, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
@@ -156,7 +166,7 @@ def version_of(record: Record) -> int | None:
     try:
         if value[0] == MAGIC:
             value = unframed(value)
-        if record.headers and "ce_specversion" in dict(record.headers):
+        if record.headers and mode_of(dict(record.headers)) == "binary":
             return _VERSION.decode(value).version
         return _VERSION_IN_EVENT.decode(value).data.version
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
@@ -165,16 +175,17 @@ def version_of(record: Record) -> int | None:
 
 def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None]:
     """Returns the entity and the time of an event, as far as it has one. Raises BadRecord."""
+    headers = dict(record.headers)
+    mode = mode_of(headers) if headers else "structured"
+    if mode == "batch":
+        raise BadRecord(Fault("batch_of_events", "headers.content-type"))
+    if mode == "other_format":
+        raise BadRecord(Fault("event_format", "headers.content-type"))
     try:
         value = _content(value)
-        if record.headers and "ce_specversion" in (headers := dict(record.headers)):
+        if mode == "binary":
             return _read_binary(record.kind, headers, value)
-        event = _STRUCTURED[record.kind].decode(value)
-    except msgspec.MsgspecError as error:
-        binary = "ce_specversion" in dict(record.headers)
-        # msgspec quotes the bad value, which may be personal and contain quotes.
-        message = _VALUE.sub("'…'", str(error))
-        raise BadRecord(fault_of(message, record.kind, binary=binary)) from None
+        event = _typed(_STRUCTURED[record.kind], value, record.kind, binary=False)
     except UnicodeDecodeError:
         raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
     except RecursionError:
@@ -184,12 +195,31 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
+def _typed(decoder: msgspec.json.Decoder[Any], value: bytes, kind: Kind, *, binary: bool) -> Any:
+    """Returns what a value says, also in an unusual spelling. Raises BadRecord, UnicodeDecodeError and
+    RecursionError.
+    """
+    try:
+        return decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        message = str(error)
+    if (again := usual(value, kind, message, _check_cost_of, binary=binary)) is not None:
+        try:
+            return decoder.decode(again)
+        except msgspec.MsgspecError as error:
+            message = str(error)
+    if value.strip() in (b"", b"null"):
+        raise BadRecord(Fault("null_text" if value.strip() else "empty"))
+    # msgspec quotes the bad value, which may be personal and contain quotes.
+    raise BadRecord(fault_of(_VALUE.sub("'…'", message), kind, binary=binary))
+
+
 def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> tuple[events.Entity, int | None]:
     attributes = {name: (headers.get(name) or b"").decode() for name in ("ce_specversion", "ce_id", "ce_source")}
+    if missing := [name for name, text in attributes.items() if not text]:
+        raise BadRecord(of_header("missing", missing[0], kind))
     if attributes["ce_specversion"] != "1.0":
         raise BadRecord(of_header("not_valid", "ce_specversion", kind))
-    if missing := [name for name, value in attributes.items() if not value]:
-        raise BadRecord(of_header("missing", missing[0], kind))
     type_ = headers.get("ce_type")
     decoder = _DATA[kind].get((type_ or b"").decode())
     if decoder is None:
@@ -197,12 +227,13 @@ def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> 
     if (content_type := headers.get("content-type")) is not None:
         _check_json(content_type.decode(), "headers.content-type")
     time = headers.get("ce_time")
-    return decoder.decode(value), None if time is None else _read_time(time.decode(), kind)
+    entity = _typed(decoder, value, kind, binary=True)
+    return entity, None if time is None else _read_time(time.decode(), kind)
 
 
 def _read_time(text: str, kind: Kind) -> int:
     try:
-        return milliseconds(msgspec.convert(text, Timestamp))
+        return milliseconds(msgspec.convert(usual_time(text), Timestamp))
     except msgspec.ValidationError:
         raise BadRecord(of_header("not_valid", "ce_time", kind)) from None
 

@@ -5,6 +5,7 @@ ProjectorError
 ├── LineStopped       there are too many bad records: the line halts until an operator accepts them or restarts it
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
+│   ├── Denied        this user lacks a right: the line retries, and says so at once, since waiting changes nothing
 │   └── SessionEnded  the control record was changed by a command: the line reads again at once
 ├── NotKnown          `doctor` cannot check something: the message says why
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
@@ -73,6 +74,10 @@ class Superseded(ProjectorError):
 
 class Unavailable(ProjectorError):
     """Redis or Kafka cannot be reached, or refuses writes, at the moment."""
+
+
+class Denied(Unavailable):
+    """Redis or Kafka lets this user not do what a step needs, until somebody grants it."""
 
 
 class SessionEnded(Unavailable):

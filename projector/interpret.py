@@ -12,6 +12,7 @@ from projector.change import check_cost, decoded, read, version_of
 from projector.errors import BadRecord
 from projector.mapping import Intent
 from projector.record import MAGIC, Record, hint, unframed
+from schemas.envelopes import mode_of
 from schemas.faults import Fault, shown
 
 Interpreted = tuple[Intent, int]
@@ -87,7 +88,7 @@ def _explained(fault: Fault, record: Record) -> Fault:
     """Returns the fault with the event that it is about, and with how its producer wraps it if that is not read."""
     headers = dict(record.headers)
     path = fault.path
-    if "ce_specversion" in headers:
+    if mode_of(headers) == "binary":
         id_, source = ((headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source"))
         path = path.replace("$.data.", "$.", 1)  # the value is the data
     else:

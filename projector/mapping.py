@@ -7,7 +7,7 @@ only if it is newer.
 Increase `VERSION` with every change that alters documents. A live generation of another version must be rebuilt.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, ClassVar, cast
@@ -112,6 +112,9 @@ PutOrDelete = PutLead | PutDocument | DeleteDocument
 Intent = PutOrDelete | PutOrganization | PutApiKey | DeleteApiKey
 
 
+_FIRST_TIME, _LAST_TIME = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
 # A Struct, because msgspec keeps what it has found out about it. About any other type it finds that out in each call,
 # which takes forty times as long as the check of a few values.
 class _Values(msgspec.Struct):
@@ -122,9 +125,6 @@ def intent(change: Change, record: Record) -> Intent:
     """Returns the write that a change requires. Raises BadRecord if it cannot be represented in a document."""
     try:
         return _intent(change, record)
-    except OverflowError:
-        path = next(_beyond_utc(change.entity, "$.data"), "$.data")
-        raise BadRecord(Fault("beyond_utc", path)) from None
     except RecursionError:
         raise BadRecord(Fault("recursion")) from None
 
@@ -263,21 +263,11 @@ def _event(event: events.RequestedEvent) -> documents.RequestedEvent:
 
 
 def _utc(time: datetime) -> datetime:
-    return time if time.tzinfo is UTC else time.astimezone(UTC)
-
-
-def _beyond_utc(struct: Any, path: str) -> Iterator[str]:
-    """Yields the paths of the times in a Struct that cannot be shown in UTC."""
-    for name in struct.__struct_fields__ if isinstance(struct, msgspec.Struct) else ():
-        match getattr(struct, name):
-            case datetime() as time:
-                try:
-                    _utc(time)
-                except OverflowError:
-                    yield f"{path}.{name}"
-            case [*items]:
-                for number, item in enumerate(items):
-                    yield from _beyond_utc(item, f"{path}.{name}[{number}]")
+    """Returns the time in UTC. One that is outside of the years 1 to 9999 there becomes their first or last moment."""
+    try:
+        return time if time.tzinfo is UTC else time.astimezone(UTC)
+    except OverflowError:
+        return _FIRST_TIME if time.year == 1 else _LAST_TIME
 
 
 def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity) -> PutOrDelete:
@@ -334,7 +324,7 @@ def access(organization: events.Organization) -> bytes:
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
-    return write_head(state, version, record.offset, record.partition | record.history << HISTORY_BIT, change.time)
+    return write_head(state, version, record.offset, record.partition | record.history << HISTORY_BIT, record.timestamp)
 
 
 _DOCUMENTS: dict[Resource, Callable[[Any], msgspec.Struct]] = {CONTACT: contact_document, LEAD: lead_document}

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas import heartbeat
-from schemas.heartbeat import LineTrouble
+from schemas.heartbeat import Clocks, LineTrouble
 
 OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
@@ -114,6 +115,33 @@ class TopicTruncated(TopicRecreated, frozen=True):
     """The topic has lost records that were applied. The fields are those of a topic that was created again."""
 
 
+class HeldPartition(msgspec.Struct, frozen=True):
+    """A partition with an open transaction. `first` is the offset of its first record, and this number of `records` is
+    there from it on. It is open since `since`, which is RFC 3339, and for `seconds`.
+    """
+
+    partition: int
+    first: int
+    records: int
+    since: str
+    seconds: float
+
+
+class OpenTransaction(OfTopics, frozen=True):
+    """A producer has begun transactions in these partitions of the topic, and has neither committed nor aborted them.
+    Nobody can read what Kafka has acknowledged behind their first records. The oldest transaction comes first.
+
+    `access`: the topic has organizations or API keys.
+    """
+
+    held: tuple[HeldPartition, ...]
+    access: bool
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(f"{self.topics[0]}:{partition.partition}" for partition in self.held)
+
+
 class RedisEvicts(_Problem, frozen=True):
     """Redis deletes documents when its memory is full."""
 
@@ -130,6 +158,15 @@ class RedisRefusesWrites(_Problem, frozen=True):
     """Redis refuses writes although it is not full. `reason` is what it said."""
 
     reason: str
+
+
+class ClockDiffers(_Problem, frozen=True):
+    """The clock of Redis and that of a program differ; `clocks` is what both said at the same moment. `programs` are
+    the ids of the projectors that report it; none if it is this program itself.
+    """
+
+    programs: tuple[str, ...]
+    clocks: Clocks
 
 
 class RedisEmpty(_Problem, frozen=True):
@@ -171,6 +208,25 @@ class OtherSettings(_Problem, frozen=True):
     alone: bool = False
 
 
+class Stranger(msgspec.Struct, frozen=True):
+    """A member of a consumer group which is no projector of this installation, and the partitions that it has."""
+
+    client_id: str
+    host: str
+    group: str
+    partitions: tuple[str, ...]
+
+
+class ForeignMember(_Problem, frozen=True):
+    """Others are members of the consumer groups: nobody applies here what is in their partitions."""
+
+    strangers: tuple[Stranger, ...]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(f"{it.group} {it.client_id} {it.host}" for it in self.strangers))
+
+
 class Halted(OfLine, frozen=True):
     """Too many bad records have stopped the line."""
 
@@ -190,7 +246,7 @@ class StandingBy(OfLine, frozen=True):
 
 
 class NotAdvancing(OfLine, frozen=True):
-    """Records wait, and none of them has been applied for so long."""
+    """Records wait, and none of them has been applied for so long. 0 seconds: that is said elsewhere."""
 
     records: int
     seconds: float
@@ -211,6 +267,8 @@ class Reported(OfLine, frozen=True):
 
     reported: str
     text: str
+    seconds: float = 0.0
+    """For how long; 0 if it does not say that, or only in its text."""
 
     @property
     def label(self) -> str:
@@ -225,11 +283,38 @@ class AccessAsBefore(_Problem, frozen=True):
     keys: tuple[str, ...]
 
 
+class DocumentsAsBefore(_Problem, frozen=True):
+    """The newest records of these entities are bad: readers see what was there before. Compaction keeps the bad records
+    alone, so a Redis that is emptied, or a rebuild, has no such document. Each is given by its topic without the prefix
+    and its message key.
+    """
+
+    entities: tuple[str, ...]
+
+
+class OlderPublished(_Problem, frozen=True):
+    """The last records of these entities are not their newest ones: an older version was published behind a newer one,
+    or, of `reused` entities among them, the same version with other content or as a delete. Compaction keeps the last
+    record alone. Each entity is given by its topic without the prefix and its message key; there are records of `more`
+    others.
+    """
+
+    entities: tuple[str, ...]
+    reused: int = 0
+    more: int = 0
+
+
 class Stale(_Problem, frozen=True):
-    """`records` wait to be applied, the oldest for `seconds`: readers see an old state."""
+    """`records` wait to be applied, the oldest for `seconds`: readers see an old state.
+
+    `hindered` are the projectors of which a line cannot make a step now. `enough`: more projectors would get nothing to
+    do.
+    """
 
     records: int
     seconds: float
+    hindered: tuple[str, ...] = ()
+    enough: bool = False
 
 
 class RebuildDue(_Note, frozen=True):
@@ -286,14 +371,17 @@ Problem = (
     | TopicNotCompacted
     | TopicRecreated
     | TopicTruncated
+    | OpenTransaction
     | RedisEvicts
     | RedisFull
     | RedisRefusesWrites
+    | ClockDiffers
     | RedisEmpty
     | Incomplete
     | NoProjector
     | FewProjectors
     | OtherSettings
+    | ForeignMember
     | Halted
     | Failing
     | StandingBy
@@ -301,6 +389,8 @@ Problem = (
     | NoPartitions
     | Reported
     | AccessAsBefore
+    | DocumentsAsBefore
+    | OlderPublished
     | Stale
     | RebuildDue
     | GenerationUnfilled
@@ -326,3 +416,13 @@ def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> 
         heartbeat.StandingBy.state: StandingBy,
     }
     return kinds.get(trouble.state, Failing)(line, programs, trouble)
+
+
+def seconds_of(it: Problem) -> float:
+    """Returns for how long a problem lasts; 0 if it does not say that."""
+    return getattr(it, "seconds", 0.0)
+
+
+def lasting(it: Problem, seconds: float) -> Problem:
+    """Returns the problem as if it lasted for so long. It is the same one."""
+    return replace(it, seconds=seconds) if hasattr(it, "seconds") else it

@@ -7,8 +7,11 @@ The newest event of an entity decides, in whatever order the partitions were rea
 
 - An event with a version is newer than one with a lower version.
 - A tombstone has no version. It is newer than the records before it in its partition. Compared with a record of another
-  partition (after partitions were added), the later time wins. It keeps the version before it, and an event that
-  creates the entity again must have a higher one.
+  partition (after partitions were added), the later time of Kafka wins, and the tombstone if both are the same. It
+  keeps the version before it, and an event that creates the entity again must have a higher one.
+
+The last record of an entity in its partition should be its newest one: compaction keeps it alone. `late` has those of
+which it is not.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +25,14 @@ from projector.change import Change, read
 from projector.errors import BadRecord
 from projector.record import Record, entity_key
 from schemas import documents, events
+from schemas.layouts import MAX_TIME
 from schemas.resources import CONTACT, ORGANIZATION, Kind, Resource
 
 Entity = tuple[Kind, str, str]
 """Kind, organization, id."""
 Document = msgspec.Struct | None
+NOWHERE = -1
+"""The partition of several tombstones that have the same time."""
 _SMALL = 16_384
 """A record of fewer bytes cannot exceed a limit of documents."""
 
@@ -52,6 +58,7 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     time: int
+    """That of the record in Kafka."""
     document: Any
     key: KeyState | None = None
     """Only of a live API key."""
@@ -67,6 +74,13 @@ class Reference:
         self._newest: dict[Entity, Newest] = {}
         self.bad: dict[Entity, tuple[int, int]] = {}
         """Partition and offset of the last record of an entity that breaks the contract, as far as it has its key."""
+        self._late: dict[Entity, Newest] = {}
+
+    @property
+    def late(self) -> Mapping[Entity, Newest]:
+        """The entities whose last record in the partition of their newest one is another one, with that last record:
+        its version is lower, or it is the same and says something else."""
+        return self._late
 
     @property
     def newest(self) -> Mapping[Entity, Newest]:
@@ -80,7 +94,7 @@ class Reference:
             document = _document(change)
             if record.value and len(record.value) > _SMALL:
                 mapping.intent(change, record)  # checks the limits of documents
-        except (BadRecord, OverflowError):  # OverflowError: a time outside of the years 1 to 9999 in UTC
+        except BadRecord:
             self._note_bad(record)
             return
         except Exception as error:  # noqa: BLE001 - a record on which this program fails is bad (`interpret`)
@@ -94,7 +108,7 @@ class Reference:
             version=change.entity.version if change.entity else 0,
             partition=record.partition,
             offset=record.offset,
-            time=max(0, change.time),
+            time=min(max(0, record.timestamp), MAX_TIME),
             document=self._keep(document),
             key=_key_state(change),
             access=mapping.access(change.entity) if isinstance(change.entity, events.Organization) else b"",
@@ -104,7 +118,16 @@ class Reference:
             self._newest[entity] = found
         elif is_newer(found, before):
             kept = before.version if found.tombstone else found.version
-            self._newest[entity] = msgspec.structs.replace(found, version=kept)
+            partition = found.partition
+            if found.tombstone and before.tombstone and (before.time, before.partition) != (found.time, partition):
+                partition = NOWHERE if before.time == found.time else partition
+            self._newest[entity] = msgspec.structs.replace(found, version=kept, partition=partition)
+            self._late.pop(entity, None)
+        elif found.partition == before.partition and found.offset > before.offset:
+            if found.version == before.version and _say_the_same(found, before):
+                self._late.pop(entity, None)
+            else:
+                self._late[entity] = found
 
     def _note_bad(self, record: Record) -> None:
         with suppress(BadRecord):
@@ -176,7 +199,19 @@ def is_newer(found: Newest, before: Newest) -> bool:
     return found.version > before.version
 
 
+def _say_the_same(found: Newest, before: Newest) -> bool:
+    """Returns whether two events of one version leave the same behind."""
+    if not (found.live or before.live):
+        return True
+    return (found.live, found.document, found.key, found.access) == (
+        before.live,
+        before.document,
+        before.key,
+        before.access,
+    )
+
+
 def _comes_after(found: Newest, before: Newest) -> bool:
     if found.partition == before.partition:
         return found.offset > before.offset
-    return found.time > before.time
+    return found.time > before.time or (found.tombstone and found.time == before.time)

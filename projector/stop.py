@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from projector import defect
-from projector.errors import ProjectorError, Unavailable
+from projector.errors import Denied, ProjectorError, Unavailable
 from projector.line.health import WorkHealth
 
 
@@ -57,7 +57,7 @@ async def repeat(
                 health.succeeded()
         except Unavailable as error:
             if health:
-                health.failed(str(error))
+                health.failed(str(error), denied=isinstance(error, Denied))
             logger.warning("%s cannot continue now, and will be retried", what, extra={"error": str(error)})
         except ProjectorError:
             raise

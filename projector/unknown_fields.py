@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from projector.errors import BadRecord
 from projector.record import MAGIC, Record, unframed
-from schemas.envelopes import ENVELOPES, HEADERS, event_type
+from schemas.envelopes import ENVELOPES, HEADERS, event_type, mode_of
 from schemas.events import Deleted
 from schemas.faults import Fault, shown
 from schemas.resources import Kind
@@ -34,6 +34,9 @@ Known = Mapping[str, Any]
 
 def unknown_fields(record: Record) -> list[Fault]:
     """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
+    if record.value is None:
+        changed = dict(record.headers).get("ce_type") == event_type(record.kind, "changed").encode()
+        return [Fault("tombstone_of_change", "headers.ce_type")] if changed else []
     value = _decoded(record)
     found = [
         Fault("unknown_field", f"{path}.{shown(name)}", "".join(get_close_matches(name.lower(), known, 1)))
@@ -59,7 +62,7 @@ def _decoded(record: Record) -> Any:
 
 
 def _is_binary(record: Record) -> bool:
-    return any(name == "ce_specversion" for name, _ in record.headers)
+    return mode_of(dict(record.headers)) == "binary"
 
 
 def _in_data(record: Record, value: Any) -> Iterator[tuple[str, str, Known]]:

@@ -73,9 +73,10 @@ class Stamp(Struct, frozen=True, order=True):
     text: str
 
     @classmethod
-    def first(cls) -> "Stamp":
-        """Returns the stamp of a new lineage."""
-        return cls(f"{int(time.time() * 1000):012x}{secrets.token_hex(6)}{1:012x}{secrets.token_hex(4)}")
+    def first(cls, before: "Stamp | None" = None) -> "Stamp":
+        """Returns the stamp of a new lineage, later than any stamp from before, also if the clock was set back."""
+        began = max(int(time.time() * 1000), int(before.text[:_TIME] or "0", 16) + 1 if before else 0)
+        return cls(f"{began:012x}{secrets.token_hex(6)}{1:012x}{secrets.token_hex(4)}")
 
     def next(self) -> "Stamp":
         """Returns the stamp of a change of the state with this stamp."""

@@ -1,6 +1,10 @@
-"""The structured CloudEvents of each kind of entity: `crm.<noun>.changed` and `crm.<noun>.deleted`."""
+"""The structured CloudEvents of each kind of entity, `crm.<noun>.changed` and `crm.<noun>.deleted`; and the headers
+which tell the modes of CloudEvents apart.
+"""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from itertools import product
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -29,8 +33,34 @@ def _envelope(kind: Kind, verb: str, data: type[Entity]) -> type[CloudEvent]:
     return found
 
 
-HEADERS = frozenset({"ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "content-type"})
+_ATTRIBUTES = ("specversion", "id", "source", "type", "time")
+_CONTENT_TYPE = "content-type"
+_OF_BINARY = frozenset(f"ce_{name}" for name in _ATTRIBUTES)
+HEADERS = _OF_BINARY | {_CONTENT_TYPE}
 """The headers that are read in binary mode. All others are extension attributes, or not of CloudEvents."""
+MISSPELT = {
+    spelling(f"{before}{name}"): f"ce_{name}"
+    for before, name, spelling in product(("ce_", "ce-"), _ATTRIBUTES, (str.lower, str.upper, str.title))
+    if spelling(f"{before}{name}") not in HEADERS
+} | dict.fromkeys(("Content-Type", "CONTENT-TYPE", "contentType", "content_type"), _CONTENT_TYPE)
+"""Names of headers that a producer meant for one of `HEADERS`. The names of Kafka's headers are exact."""
+
+Mode = Literal["structured", "binary", "batch", "other_format"]
+
+
+def mode_of(headers: Mapping[str, bytes | None]) -> Mode:
+    """Returns in which mode of CloudEvents a record is (Kafka protocol binding, section 3). `content-type` decides: an
+    event may be structured and carry the headers of binary mode as well.
+    """
+    type_ = (headers.get(_CONTENT_TYPE) or b"").partition(b";")[0].strip().lower()
+    if type_.startswith(b"application/cloudevents"):
+        format_ = type_.removeprefix(b"application/cloudevents")
+        if format_.startswith(b"-batch"):
+            return "batch"
+        return "structured" if format_ == b"+json" else "other_format"
+    return "structured" if _OF_BINARY.isdisjoint(headers) else "binary"
+
+
 ENVELOPES = {
     kind: Envelopes(_envelope(kind, "changed", kind.event), _envelope(kind, "deleted", Deleted)) for kind in KINDS
 }

@@ -28,12 +28,17 @@ FaultKind = Literal[
     "too_many_entries",
     "without_offset",
     "not_json_type",
-    "beyond_utc",
     "other_than_key",
     # of the value as a whole
     "not_json",
     "not_utf8",
     "registry_frame",
+    "null_text",
+    "empty",
+    "batch_of_events",
+    "event_format",
+    "header_name",
+    "tombstone_of_change",
     "other",
     # of a limit: `count` is what was found, and `most` the limit
     "more_than_64_bits",
@@ -113,6 +118,12 @@ _LABELS: dict[FaultKind, Label] = {
     "not_json": "json",
     "not_utf8": "json",
     "registry_frame": "json",
+    "null_text": "json",
+    "empty": "json",
+    "batch_of_events": "envelope",
+    "event_format": "envelope",
+    "header_name": "envelope",
+    "tombstone_of_change": "envelope",
     "other": "other",
 }
 _ENVELOPE = frozenset(f"$.{name}" for name in ("type", "id", "source", "specversion", "time", "datacontenttype"))

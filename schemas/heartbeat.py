@@ -13,6 +13,8 @@ from schemas.faults import Fault
 
 SILENT_MS = 5_000
 """A writer that has stored no heartbeat for this time is not alive, or stands still."""
+APART_MS = 2_000
+"""The clocks of two machines that are further apart differ: what depends on the time may be wrong."""
 State = Literal["running", "halted", "failing", "standing by"]
 """What a line does, in the heartbeats and in `status`."""
 
@@ -53,6 +55,26 @@ class StandingBy(Struct, frozen=True, tag="standing by"):
     mapping: int
 
 
+class Clocks(Struct, frozen=True):
+    """What a clock of Redis and that of a program said at the same moment, in milliseconds since 1970."""
+
+    redis: int
+    own: int
+
+    @classmethod
+    def read(cls, before: int, redis: int, after: int) -> "Clocks":
+        """Returns the clocks, of which that of Redis was read between two readings of the other one."""
+        return cls(redis, min(max(redis, before), after))
+
+    @property
+    def apart_ms(self) -> int:
+        return abs(self.redis - self.own)
+
+    @property
+    def differ(self) -> bool:
+        return self.apart_ms > APART_MS
+
+
 class Former(Struct, frozen=True, tag="former"):
     """What a former version of the program said in its heartbeat, in its words."""
 
@@ -70,11 +92,14 @@ class Condition(Struct, frozen=True, kw_only=True):
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
     finds by asking the servers itself. In the same order, `kinds` are the names of these problems, and `of_lines` the
     line, or the work beside the lines, that each of them is of. It is empty if a problem is of none, and where a former
-    version does not say it.
+    version does not say it. `seconds` is for how long each of them lasts, which their words do not say; 0 if it is not
+    known, and where a former version says it in its words.
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
-    in milliseconds since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and
-    LEADVIEW_GROUP_ID; None if its version does not say it.
+    in milliseconds since 1970, and 0 if it was never measured. `clocks` is None unless they differ. `hindered` are the
+    lines whose last step has failed. `members` is what the coordinators of consumer groups call the lines; None if its
+    version does not say it. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version
+    does not say it.
     """
 
     lines: dict[str, str] = {}
@@ -83,8 +108,12 @@ class Condition(Struct, frozen=True, kw_only=True):
     problems: list[str] = []
     kinds: list[str] = []
     of_lines: list[str] = []
+    seconds: list[float] = []
+    hindered: list[str] = []
+    members: list[str] | None = None
     measured_at: int = 0
     complete_until: int = 0
+    clocks: Clocks | None = None
     prefix: str | None = None
     group: str | None = None
 

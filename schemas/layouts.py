@@ -9,7 +9,9 @@ Every entity's value begins with the same 22 bytes, little-endian; Lua reads the
     14  2  partition, and in the four highest bits the history of its topic: which of up to 16 in turn. A topic that is
            created again, or cut off, uses its offsets again. So those of another history are compared no more than
            those of another partition are: the times decide
-    16  6  time of the event, milliseconds since 1970
+    16  6  time of its record in Kafka, milliseconds since 1970. A tombstone and an event of different partitions are
+           compared by these times alone: no clock of a producer of events counts. (What a former version of the
+           program has written for an event has the time of that event here, until it is written again.)
 
 In a live document follow:
 
@@ -72,7 +74,11 @@ HISTORY_BIT = 12
 MAX_PARTITIONS = 1 << HISTORY_BIT
 HISTORIES = 1 << (16 - HISTORY_BIT)
 """So many histories of a topic are told apart."""
-TIME = slice(16, HEAD)
+PARTITION = slice(14, 16)
+RECORD_TIME = slice(16, HEAD)
+MAX_TIME = (1 << 48) - 1
+NOWHERE = b"\xff" * 8
+"""Offset and partition of a marker that stands for tombstones of several partitions, all of the same time."""
 HASH_BYTES = 6
 SHORT_ID = 22
 """Length of an id in names and indexes (`schemas.names.short_id`)."""
@@ -143,6 +149,11 @@ the body is stored. So a value whose first bytes are unchanged was not written m
 
 STALE, WRITTEN, ORGANIZATION_DELETED = 0, 1, 2
 """What a script replies about an entity."""
+OLDER, REUSED = 3, 4
+"""What it replies in place of STALE if the record comes behind that of the stored event in the same partition, although
+its version is lower; or has the same version, and says something else. Compaction would keep that record alone."""
+REPEATED = 5
+"""What it replies in place of STALE if such a record repeats the stored event."""
 ERASE_DUE, REPLAY_DUE = 8, 16
 """What is added for an organization whose job is due."""
 CONTROL_CHANGED = "stamp"
@@ -164,7 +175,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
     *("PUT_LEAD_PREFIX", "PUT_CONTACT_PREFIX", "CONTACT_FORMAT", "STORED_HEAD"),
-    *("NO_CONTACT", "NO_LEAD", "NO_HEAD", "PLAIN_BODY", "BUCKET_SPAN"),
+    *("PARTITION", "RECORD_TIME", "NOWHERE", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "PLAIN_BODY", "BUCKET_SPAN"),
     *(
         "HEAD",
         "HEAD_FORMAT",
@@ -180,7 +191,7 @@ _FOR_LUA = (
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
     *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE"),
     *("STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "ACCESS_ON", "KEY_REVOKED"),
-    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "ERASE_DUE", "REPLAY_DUE"),
+    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "OLDER", "REUSED", "REPEATED", "ERASE_DUE", "REPLAY_DUE"),
     *("CONTROL_CHANGED", "LARGE", "BEING_APPLIED"),
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
@@ -209,7 +220,7 @@ def _lua_constants() -> dict[str, str]:
                     f"{name}_LAST": f"'{stop - 1}'",
                 }
             case bytes(text):
-                constants[name] = "'" + text.decode().replace("\0", r"\0") + "'"
+                constants[name] = "'" + text.decode("latin-1").replace("\0", r"\0").replace("\xff", r"\255") + "'"
                 constants |= {f"{name}_BYTE": str(text[0])} if len(text) == 1 else {}
             case int(number):
                 constants |= {name: str(number), f"{name}_TEXT": f"'{number}'"}
@@ -245,7 +256,7 @@ def read_head(value: bytes) -> Head:
         number(value[VERSION], "little"),
         number(value[8:14], "little"),
         number(value[14:16], "little") % MAX_PARTITIONS,
-        number(value[TIME], "little"),
+        number(value[RECORD_TIME], "little"),
         number(value[14:16], "little") >> HISTORY_BIT,
     )
 
@@ -259,9 +270,13 @@ def read_limits(value: bytes) -> tuple[int, int, int, int]:
 
 
 def write_head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:
-    """Returns the bytes that `read_head` reads. `state` is `L`, `D` or `T`; a negative `time` becomes 0."""
+    """Returns the bytes that `read_head` reads. `state` is `L`, `D` or `T`. A negative `time` becomes 0, and one that
+    does not fit into 48 bits the highest one that does.
+    """
     # Packing three numbers of 8 bytes takes a third of the time of five numbers of odd lengths. max() would be a call.
-    return _HEAD.pack(state[0] | version << 8, offset | partition << 48, time if time > 0 else 0)[:HEAD]  # noqa: FURB136
+    if not 0 <= time <= MAX_TIME:
+        time = 0 if time < 0 else MAX_TIME
+    return _HEAD.pack(state[0] | version << 8, offset | partition << 48, time)[:HEAD]
 
 
 HeadNumbers = tuple[int, int, int, int]

@@ -22,17 +22,24 @@ PROBLEM_LABELS = (
     "no_partitions",
     "few_projectors",
     "other_settings",
+    "foreign_member",
     "topic_missing",
     "topic_not_compacted",
     "topic_recreated",
     "topic_truncated",
+    "open_transaction",
     "redis_evicts",
     "redis_full",
     "redis_refuses_writes",
+    "clock_differs",
     "redis_unknown",
     "kafka_unknown",
 )
 """The names of the problems that projectors report: in `leadview_projector_problems`, in logs, and as sections of
+`docs/runbook.md`."""
+
+API_PROBLEM_LABELS = ("not_written", "clock_differs")
+"""The names of the problems that workers of the API report: in `leadview_api_problems`, and as sections of
 `docs/runbook.md`."""
 
 
@@ -93,6 +100,20 @@ MEASURED = Metric(
 DEAD_LETTERS = Metric(
     "leadview_projector_dead_letters", "gauge", "dead letters", "Dead letters that wait for an operator"
 )
+DOCUMENTS_AS_BEFORE = Metric(
+    "leadview_projector_documents_as_before",
+    "gauge",
+    "documents",
+    "Documents whose newest record is bad, so that they show what was there before it. 1,000 dead letters are looked "
+    "at. NaN if it is not known",
+)
+OLDER_PUBLISHED = Metric(
+    "leadview_projector_older_published",
+    "gauge",
+    "entities",
+    "Entities whose last record is not their newest one: an older version was published behind a newer one, or one "
+    "version twice with different content. NaN if it is not known",
+)
 REBUILD_DUE = Metric(
     "leadview_projector_rebuild_due", "gauge", "1", "1 if the live generation has an older mapping version than this"
 )
@@ -109,6 +130,15 @@ UNVERIFIED_TOPIC = Metric(
     "1 if the topic was deleted and created again, or has lost records that were applied, and nothing has confirmed "
     "since that what is served is what Kafka has; otherwise 0. Absent if it is not known",
     ("topic", "problem"),
+)
+
+OPEN_TRANSACTION = Metric(
+    "leadview_projector_open_transaction_age_seconds",
+    "gauge",
+    "seconds",
+    "For how long the oldest transaction in a topic has been open, if that is longer than usual, otherwise 0: nobody "
+    "can read what is behind it. Absent if it is not known",
+    ("topic",),
 )
 
 # This projector.
@@ -180,7 +210,8 @@ DEFECTS = Metric(
 )
 
 PROJECTOR = (
-    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY, UNVERIFIED_TOPIC),
+    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, DOCUMENTS_AS_BEFORE, OLDER_PUBLISHED, REBUILD_DUE, REDIS_MEMORY),
+    *(UNVERIFIED_TOPIC, OPEN_TRANSACTION),
     *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
     *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, SAMPLED, REWINDS, UNAVAILABLE, DEFECTS),
 )
@@ -230,11 +261,18 @@ LIMITER_REFUSALS = Metric(
 )
 IN_FLIGHT = Metric("leadview_api_redis_in_flight", "gauge", "commands", "Commands that are waiting for Redis")
 GENERATION = Metric("leadview_api_generation", "gauge", "1", "The generation of documents that is served")
+API_PROBLEMS = Metric(
+    "leadview_api_problems",
+    "gauge",
+    "workers",
+    "Workers that report a problem, by its name. docs/runbook.md has a section for each",
+    ("problem",),
+)
 READY_WORKERS = Metric("leadview_api_ready_workers", "gauge", "workers", "Workers that are ready to serve")
 
 API = (
     *(REQUESTS, REQUEST_SECONDS, SERVED_AGE, PROJECTORS),
-    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, GENERATION, READY_WORKERS),
+    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, GENERATION, READY_WORKERS, API_PROBLEMS),
 )
 """What the API exports for all of its workers together."""
 

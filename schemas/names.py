@@ -26,6 +26,8 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
     lv3{ledger}:history            stream: what operators did, the latest 1000 acts (`projector/ledger/history.py`)
     lv3{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv3{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
+    lv3{ledger}:late-versions      hash: entities whose last record is not their newest, `<topic>:<message key>`, and a
+                                   count of others, `<topic>`, each with the topic without its prefix
     lv3:latency                     hash: the latest latencies that each API worker measured
     lv3:tasks                       set: jobs that must survive a crash, `erase <organization> <event>` and
                                    `replay <organization> <event>` (`projector/upkeep/jobs.py`)
@@ -66,6 +68,7 @@ HISTORY = PREFIX + b"{ledger}:history"
 WRITERS = PREFIX + b"{ledger}:writers"
 LATENCY = PREFIX + b":latency"
 DEAD_LETTERS = PREFIX + b"{ledger}:dead-letters"
+LATE_VERSIONS = PREFIX + b"{ledger}:late-versions"
 JOBS = PREFIX + b":tasks"
 ACCEPT_LOCK = PREFIX + b":task:accept"
 
@@ -218,6 +221,11 @@ def position(topic: str, partition: int) -> str:
 
 def dead_letter(topic: str, partition: int, offset: int) -> str:
     return f"{topic}:{partition}:{offset}"
+
+
+def late_version(topic: str, message_key: str) -> str:
+    """Returns the field of an entity in `LATE_VERSIONS`. `topic` is without its prefix."""
+    return f"{topic}:{message_key}"
 
 
 def rebuild(generation: GenerationId) -> bytes:

@@ -9,7 +9,7 @@ import difflib
 import importlib
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -166,6 +166,15 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     api_drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="Seconds that the API keeps serving after SIGTERM, with `/readyz` 503")
     ] = 0.0
+    api_keep_alive: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="Seconds for which the API keeps an idle connection of a client; choose more than the proxy in "
+            "front of it does (docs/production.md)",
+        ),
+    ] = 620.0
     api_redis_timeout: Annotated[
         Seconds, Meta(description="Seconds that a request waits for Redis before it is answered with 503")
     ] = 0.5
@@ -292,7 +301,7 @@ def load(process: type[S], environment: Mapping[str, str]) -> S:
             _CHECKS.get(field, str)(text)
         except (msgspec.ValidationError, ValueError) as error:
             problems.append(f"{named}={shown!r} is not valid: {_allowed(kind) or error}")
-    problems += [] if problems else _problems_together(process(**values))
+    problems += [] if problems else _problems_together(process(**values), values.keys())
     if problems:
         raise SettingsError("\n".join(problems))
     return process(**values)
@@ -349,14 +358,50 @@ def _allowed(kind: Any) -> str:
     return f"write one of {', '.join(get_args(inner))}" if get_origin(inner) is Literal else ""
 
 
-def _problems_together(settings: RedisSettings) -> list[str]:
-    """Returns what is wrong with settings that are valid alone: TLS files, and an incomplete sign-in."""
+def _problems_together(settings: RedisSettings, given: Collection[str]) -> list[str]:
+    """Returns what is wrong with settings that are valid alone: TLS files, an incomplete sign-in, and what protects a
+    connection elsewhere and has no effect. `given` are the fields that have been set.
+    """
     found = list(_tls_problems(settings, "redis_tls"))
     if isinstance(settings, KafkaSettings):
         found += _tls_problems(settings, "kafka_ssl")
         found += _tls_problems(settings, "kafka_oauth")
         found += _sign_in_problems(settings)
-    return found
+    return found + list(_without_effect(settings, given))
+
+
+def _without_effect(settings: RedisSettings, given: Collection[str]) -> Iterator[str]:
+    """Yields which settings look as if a connection were encrypted or signed in, although it is not. A secret alone
+    does not: all programs of an installation may be given the same secrets.
+    """
+    secrets_ = _SECRETS | {secret_files.file_of(field) for field in _SECRETS}
+
+    def names_of(*beginnings: str) -> str:
+        fields = [field for field in settings.__struct_fields__ if field in given and field.startswith(beginnings)]
+        named = [field for field in fields if not field.endswith("_file") or field not in secrets_]
+        return " and ".join(map(variable, named)) if set(fields) - secrets_ else ""
+
+    if not settings.redis_url.startswith("rediss") and (names := names_of("redis_tls_")):
+        url = variable("redis_url")
+        yield (
+            f"{url} does not begin with rediss, and nothing is encrypted, so {names} must not be set: write rediss in "
+            "place of redis, or remove it."
+        )
+    if not isinstance(settings, KafkaSettings):
+        return
+    protocol, mechanism = settings.kafka_security_protocol, settings.kafka_sasl_mechanism
+    chosen = f"{variable('kafka_security_protocol')}={protocol}"
+    if "SSL" not in protocol and (names := names_of("kafka_ssl_")):
+        encrypted = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
+        yield f"{chosen} encrypts nothing, so {names} must not be set: choose {encrypted}, or remove it."
+    if "SASL" not in protocol:
+        if names := names_of("kafka_sasl_", "kafka_oauth_"):
+            signed_in = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT or SASL_SSL"
+            yield f"{chosen} signs nobody in, so {names} must not be set: choose {signed_in}, or remove it."
+        return
+    others = ("kafka_sasl_username", "kafka_sasl_password") if mechanism == "OAUTHBEARER" else ("kafka_oauth_",)
+    if names := names_of(*others):
+        yield f"{variable('kafka_sasl_mechanism')}={mechanism} has no use for it, so {names} must not be set."
 
 
 def _shown(field: str, value: object) -> object:

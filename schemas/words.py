@@ -31,12 +31,21 @@ _FAULTS: dict[FaultKind, str] = {
     "too_many_entries": "{place} has too many entries{ending}",
     "without_offset": "{place} has no offset{ending}",
     "not_json_type": "{place} is not JSON{ending}",
-    "beyond_utc": "{place} is outside of the years 1 to 9999 in UTC",
     "other_than_key": "{place} is not {expected}",
     "not_json": "the value is not JSON: {found}",
     "not_utf8": "the text is not UTF-8",
     "registry_frame": "the value has the frame of a schema registry, and what follows is not a JSON object: "
     "Avro and Protobuf are not read, so use the serializer for JSON Schema",
+    "null_text": "the value is the text `null`, which deletes nothing: publish a null value, or an event "
+    "`crm.<kind>.deleted` if the serializer cannot write one, such as CloudEventSerializer of the SDK for Java",
+    "empty": "the value is empty, which deletes nothing: publish a null value, or an event `crm.<kind>.deleted`",
+    "batch_of_events": "header content-type says that the value is a batch of events: publish each event in a record "
+    "of its own, under its message key",
+    "event_format": "header content-type names a format of CloudEvents that is not read: use the JSON format "
+    "(application/cloudevents+json)",
+    "header_name": "{place} is not read: its name has to be {expected}, in lower case and spelt exactly like this",
+    "tombstone_of_change": "the value is null, which deletes the entity, but header ce_type says that it was changed: "
+    "publish its data, or the type `crm.<kind>.deleted`",
     "other": "{found}",
     "more_than_64_bits": "{place} is an integer of more than 64 bits",
     "inner_more_than_64_bits": "an integer in {place} has more than 64 bits",
@@ -124,9 +133,9 @@ def line_state(state: str, found: LineTrouble | None) -> str:
     return f"{state}: {trouble(found)}" if found else state
 
 
-def no_step(line: str, seconds: float, unavailable: str) -> str:
-    """Returns since when a line does nothing, and what the last error was, if there was one."""
-    return f"{line}: no step has succeeded for {seconds:.0f} s{f' ({unavailable})' if unavailable else ''}"
+def no_step(line: str, unavailable: str) -> str:
+    """Returns that a line does nothing, and what the last error was, if there was one."""
+    return f"{line}: no step has succeeded{f' ({unavailable})' if unavailable else ''}"
 
 
 def halt(found: Halted) -> str:

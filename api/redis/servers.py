@@ -49,6 +49,9 @@ _TRYAGAIN_PAUSE_SECONDS = 0.01
 _MAP_PAUSE_SECONDS = 0.1
 """The shortest time between two reads of the slot map."""
 _CHECK_SECONDS = 0.25
+_DRAIN_PAUSE_SECONDS = 0.01
+_PROMPT = 1 / 3
+"""The share of the timeout after which a connection for large values that says nothing is replaced by another one."""
 
 logger = logging.getLogger(__name__)
 
@@ -190,8 +193,8 @@ class Link:
         self._next_attempt = asyncio.Event()
         """Is set when the first attempt, at the beginning or after a loss, has failed; not set while there is a
         connection."""
-        self._busy: Busy | None = None
-        """What the last attempt to connect failed with, if Redis was busy with a script."""
+        self._failure: Exception | None = None
+        """What the last attempt to connect failed with; None if it has succeeded."""
         self.served: Served | None = None
         """What the server was found to serve last, over the present connection; None if it has to be asked."""
 
@@ -211,7 +214,9 @@ class Link:
             return self._connection
         if not self._next_attempt.is_set():
             raise ConnectionLost("the connection to Redis was lost a moment ago, or is being opened for the first time")
-        raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
+        if isinstance(self._failure, Busy):
+            raise Busy(str(self._failure))
+        raise Unavailable(f"there is no connection to Redis: {_text(self._failure)}")
 
     async def read_large(self, queue: bytes, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
         """Returns the parts of a large value, one empty part if there is none, and the replies to the check, whose
@@ -235,9 +240,10 @@ class Link:
         return await asyncio.shield(reading)
 
     async def _parts(self, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
-        connection = await self._connection_for_large()
-        before = await connection.call_packed(check.before) if check else None
+        connection, is_new = await self._connection_for_large()
         again = pack((b"GETRANGE", name, CERTAIN.start, CERTAIN.stop - 1))
+        first = connection.call_packed(check.before if check else again)
+        before = await (first if is_new else self._prompt(connection, first))
         while True:
             parts: list[bytes] = []
             while not parts or len(parts[-1]) == PART:
@@ -250,16 +256,35 @@ class Link:
             if parts[0][CERTAIN] == beginning:  # otherwise it was written between two parts
                 return parts, before, after
 
-    async def _connection_for_large(self) -> Connection:
+    async def _prompt(self, connection: Connection, reply: Future[Any]) -> Any:
+        """Returns the reply to the first command of a value. Raises ConnectionLost if nothing arrives for a part of the
+        timeout: something on the way may have forgotten the connection, and over another one there is still time.
+        """
+        sent_at = asyncio.get_running_loop().time()
+        await asyncio.wait([reply], timeout=self._timeout * _PROMPT)
+        if not reply.done() and connection.received_at < sent_at:
+            connection.closed_by_peer = True  # then its callers ask again
+            connection.close("nothing arrives over the connection for large values")
+        return await reply
+
+    async def keep_large(self, *words: Any) -> None:
+        """Send a command over the second connection, if there is one: so nothing on the way forgets it, and a dead one
+        is found while nobody waits for it. Raises Unavailable.
+        """
+        if self._large is not None and not self._large.closed:
+            await self._large.call(words)
+
+    async def _connection_for_large(self) -> tuple[Connection, bool]:
+        """Returns the second connection, and whether it was opened now."""
         async with self._opening_large:
             present, large = self.connection, self._large
-            if large is None or large.closed:
+            if is_new := large is None or large.closed:
                 large = await self._connect(late=True)
                 if self._connection is not present:
                     large.close("it belongs to an earlier connection")
                     raise ConnectionLost("the connection to Redis was lost a moment ago")
                 self._large = large
-            return large
+            return large, is_new
 
     async def reconnected(self) -> None:
         """Returns when there is a connection, or the first attempt to open one has failed, within the timeout."""
@@ -270,6 +295,30 @@ class Link:
         """Close the connection to this server. `run` then finds the current address of Redis and connects."""
         if self._connection is not None:
             self._connection.close(reason)
+
+    async def renew(self) -> None:
+        """Open another connection to where Redis is now, and use it from then on. What waits for a reply over the
+        former one gets it, and no request fails. Raises Unavailable; then the former one stays.
+        """
+        former = self._connection
+        if former is None:
+            return  # one is being opened
+        await self._location.renew()
+        address = await self._location.find()
+        connection = await self._connect_to(address)
+        if self._connection is not former:
+            connection.close("the former connection was lost meanwhile")
+            return
+        self.address, self._connection, self.served = address, connection, None
+        large, self._large = self._large, None
+        if large is not None:
+            large.closed_by_peer = True  # then its callers ask again
+            large.close("another connection has taken its place")
+        try:
+            while former.in_flight and not former.closed:  # noqa: ASYNC110 - requests pay for no event
+                await asyncio.sleep(_DRAIN_PAUSE_SECONDS)
+        finally:
+            former.close("another connection has taken its place")
 
     async def first_attempt(self) -> None:
         """Returns when the first attempt to connect has succeeded or failed, within the timeout."""
@@ -285,7 +334,7 @@ class Link:
                     connection = await self._connect()
                 except Exception as error:  # noqa: BLE001 - whatever it is, a later attempt may succeed
                     self._log_failure(failures, error)
-                    self._busy = error if isinstance(error, Busy) else None
+                    self._failure = error
                     self._attempted.set()
                     self._next_attempt.set()
                     failures += 1
@@ -300,7 +349,7 @@ class Link:
 
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
-        self._busy = None
+        self._failure = None
         self.served = None  # it may be another Redis than before
         self._attempted.set()
         self._next_attempt.set()  # for those who wait, and then not until the next loss
@@ -308,9 +357,13 @@ class Link:
         logger.info("connected to Redis", extra={"redis": repr(self._location)})
         try:
             reason = await connection.lost
+            while self._connection is not connection:
+                connection = self._connection  # it was renewed
+                reason = await connection.lost
+            self._failure = Unavailable(reason)
             logger.warning("lost the connection to Redis", extra={"redis": repr(self._location), "reason": reason})
         finally:
-            self._connection = None
+            connection, self._connection = self._connection, None
             connection.close("the API is shutting down")
             if self._large is not None:
                 self._large.closed_by_peer |= connection.closed_by_peer  # then its callers ask again, too
@@ -320,19 +373,25 @@ class Link:
 
     async def _connect(self, *, late: bool = False) -> Connection:
         """Returns a connection that is ready for commands. Raises Unavailable."""
+        return await self._connect_to(self.address, late=late)
+
+    async def _connect_to(self, address: Address, *, late: bool = False) -> Connection:
         connection, _ = await connect(
-            self.address, _prove, within=self._timeout, max_in_flight=self._max_in_flight, late=late
+            address, _prove, within=self._timeout, max_in_flight=self._max_in_flight, late=late
         )
         return connection
 
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
-            reason = str(error) or type(error).__name__
             logger.warning(
                 "cannot connect to Redis",
-                extra={"redis": repr(self._location), "reason": reason},
+                extra={"redis": repr(self._location), "reason": _text(error)},
                 exc_info=None if isinstance(error, Unavailable) else error,
             )
+
+
+def _text(error: Exception | None) -> str:
+    return str(error) or type(error).__name__
 
 
 async def _prove(connection: Connection) -> None:
@@ -387,6 +446,12 @@ class Servers(ABC):
         """Returns the link to call after this error reply, and whether ASKING has to be sent first. Raises ErrorReply
         if the error reply names no other server.
         """
+
+    async def renew(self) -> None:
+        """Open other connections, to where Redis is now, in place of the present ones. No request fails. Raises
+        Unavailable.
+        """
+        await asyncio.gather(*(link.renew() for link in list(self.links)))
 
     @abstractmethod
     async def run(self) -> None:
@@ -507,6 +572,10 @@ class Cluster(Servers):
                     await self._wait_until_outdated()
         finally:
             await self._primaries.close()
+
+    async def renew(self) -> None:
+        await self._primaries.renew()
+        await super().renew()
 
     async def first_attempt(self) -> None:
         await self._map_attempted.wait()

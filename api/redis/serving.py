@@ -16,6 +16,7 @@ connection, for promotions, for slots that move, and for the poll.
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -39,6 +40,11 @@ _LAYOUT = b"%d" % control.LAYOUT
 _ALL_SLOTS = b"\1" * names.SLOTS
 _NOBODY = str(UUID(int=0))
 _NOBODYS = GenerationId("0.000000")
+
+
+AsOf = tuple[int, bytes]
+"""A moment in microseconds since 1970, and the header that says it."""
+UNKNOWN: AsOf = 0, b""
 
 
 class Serving:
@@ -101,7 +107,7 @@ class Serving:
         link.served = Served(reply, generation)
         return generation
 
-    def as_of(self, link: Link, reply: bytes | ErrorReply | None) -> bytes:
+    def as_of(self, link: Link, reply: bytes | ErrorReply | None) -> AsOf:
         """Returns the header `Data-As-Of`, from the first reply to `check`; nothing if it is not known, or if the shard
         has taken over slots of another one.
 
@@ -110,7 +116,7 @@ class Serving:
         """
         served = link.served
         if not isinstance(reply, bytes) or served is None or served.slots is _ALL_SLOTS:
-            return b""  # in the last case, the copy of this shard knows nothing of the other slots
+            return UNKNOWN  # in the last case, the copy of this shard knows nothing of the other slots
         return _as_of(reply)
 
     async def ask(self, link: Link, tag: bytes | None = None) -> GenerationId:
@@ -272,7 +278,15 @@ class Serving:
         while True:
             with suppress(Unavailable):
                 await self.check_ready()
+            await asyncio.gather(*map(self._keep_large, list(self._servers.links)))
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _keep_large(self, link: Link) -> None:
+        """Use the second connection to this server, as a request for a large document does."""
+        with suppress(Unavailable):
+            if (tag := self._tag_in(link)) is not None:
+                owner = names.tagged(tag)
+                await link.keep_large(b"GETRANGE", names.document(RESOURCES[0], owner, _NOBODYS, _NOBODY), 0, 0)
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""
@@ -285,8 +299,11 @@ class Serving:
 
 
 @lru_cache
-def _as_of(moment: bytes) -> bytes:
-    return b"data-as-of: %b\r\n" % utc(int(moment)).encode()
+def _as_of(moment: bytes) -> AsOf:
+    """Returns nothing for a moment that is in the future by the clock of this machine when it is seen first."""
+    if int(moment) > time.time() * 1000:
+        return UNKNOWN
+    return int(moment) * 1000, b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
 
 def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.errors import Rebuilding
 from api.redis import scripts
 from api.redis.servers import Link, Servers, Turns
-from api.redis.serving import Serving
+from api.redis.serving import UNKNOWN, AsOf, Serving
 from api.request import Credentials
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
@@ -62,11 +62,16 @@ class Reply(Struct, frozen=True, gc=False):
     """The header `Data-As-Of`; empty if it is not known."""
 
 
-def read_reply(reply: int | bytes, as_of: bytes = b"") -> Reply:
-    """Decode a reply of `serve.lua`, as the header of the script describes it."""
+def read_reply(reply: int | bytes, as_of: AsOf = UNKNOWN) -> Reply:
+    """Decode a reply of `serve.lua`, as the header of the script describes it.
+
+    A moment that is later than now by the clock of Redis is not told: that clock was set back, or is another one now.
+    """
     if isinstance(reply, int):
         return Reply(reply)
-    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD_BYTES:], (), as_of]
+    head = _HEAD.unpack_from(reply)
+    moment, header = as_of
+    fields: list[Any] = [*head, reply[_HEAD_BYTES:], (), header if moment <= head[1] else b""]
     return Reply(*fields)
 
 
@@ -130,7 +135,9 @@ class Store:
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         value, *rest = parts
-        reply = replace(reply, as_of=as_of)  # meanwhile, another server may have taken over
+        reply = replace(
+            reply, as_of=as_of[1] if as_of[0] <= reply.now else b""
+        )  # meanwhile, another server may have taken over
         is_live = bool(value) and value[0] == STATE_LIVE
         return replace(reply, status=200, value=value, rest=(*rest,)) if is_live else replace(reply, status=404)
 
@@ -141,12 +148,12 @@ class Store:
         record_id: str | None,
         etags: tuple[bytes, ...],
         large_queue: bytes | None = None,
-    ) -> tuple[Any, bytes]:
+    ) -> tuple[Any, AsOf]:
         """Returns the reply of the script in the generation that is live when it is executed. With `large_queue`, it
         returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
         returns the header `Data-As-Of`. Raises Unavailable.
         """
-        tag = caller.organization_tag
+        tag, lost = caller.organization_tag, ""
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await self._servers.link(tag).reconnected()
@@ -158,30 +165,31 @@ class Store:
                     reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags))
                 else:
                     reply, as_of, live = await self._call_large(link, tag, name, large_queue)
-            except ConnectionLost:
+            except ConnectionLost as error:
+                lost = f": {error}"
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
                 return reply, as_of
-        raise Unavailable("the connection is lost, or another generation is promoted, again and again")
+        raise Unavailable(f"the connection is lost, or another generation is promoted, again and again{lost}")
 
-    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, bytes, GenerationId]:
+    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, AsOf, GenerationId]:
         """Returns the reply to the command, the header `Data-As-Of`, and the generation that was live right after it.
         Raises Unavailable.
         """
         check = self._serving.check(link)
         try:
             if check is None:
-                return await link.connection.call_packed(packed), b"", await self._believed(link, tag)
+                return await link.connection.call_packed(packed), UNKNOWN, await self._believed(link, tag)
             reply, before, after = await link.connection.call_packed(packed, check)
         except ErrorReply as error:
             reply, answered = await self._servers.retry(error, link, tag, packed, scripts.serve)
-            return reply, b"", await self._believed(answered, tag)
+            return reply, UNKNOWN, await self._believed(answered, tag)
         live = self._serving.read(link, tag, after) or await self._serving.ask(link, tag)
         return reply, self._serving.as_of(link, before), live
 
     async def _call_large(
         self, link: Link, tag: bytes, name: bytes, queue: bytes
-    ) -> tuple[Sequence[bytes], bytes, GenerationId]:
+    ) -> tuple[Sequence[bytes], AsOf, GenerationId]:
         """Returns the parts of a large value, the header `Data-As-Of`, and the generation that was live right after the
         last part was read. Raises Unavailable.
         """
@@ -190,9 +198,9 @@ class Store:
             parts, before, after = await link.read_large(queue, name, check)
         except ErrorReply as error:  # slots are being moved: the value comes in one part, over the usual connection
             value, answered = await self._servers.retry(error, link, tag, pack((b"GET", name)))
-            return (value or b"",), b"", await self._believed(answered, tag)
+            return (value or b"",), UNKNOWN, await self._believed(answered, tag)
         if check is None:
-            return parts, b"", await self._believed(link, tag)
+            return parts, UNKNOWN, await self._believed(link, tag)
         live = self._serving.read(link, tag, after) or await self._serving.ask(link, tag)
         return parts, self._serving.as_of(link, before), live
 

@@ -15,7 +15,8 @@ _COLUMNS, _HEIGHT, _WIDTH = 3, 8, 24
 
 _SERVICE = (
     *(metrics.SERVED_AGE, metrics.PROJECTORS, metrics.UNAPPLIED_AGE, metrics.LAG, metrics.MEASURED),
-    *(metrics.DEAD_LETTERS, metrics.REBUILD_DUE, metrics.REDIS_MEMORY),
+    *(metrics.DEAD_LETTERS, metrics.DOCUMENTS_AS_BEFORE, metrics.OLDER_PUBLISHED),
+    *(metrics.REBUILD_DUE, metrics.REDIS_MEMORY),
 )
 _ROWS = {
     "The whole service": _SERVICE,

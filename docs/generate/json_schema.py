@@ -54,6 +54,9 @@ def components(structs: Iterable[type[msgspec.Struct]], reference: str) -> tuple
     schemas, named = msgspec.json.schema_components(structs, ref_template=reference)
     structs_by_name = {struct.__name__: struct for struct in _all_structs()}
     for name, schema in named.items():
+        for field in schema["properties"].values():
+            if "enum" in field:
+                field["type"] = "string"  # msgspec leaves it out, and some generators then make it any value
         texts = descriptions(structs_by_name[name])
         for field, text in texts.items():
             schema["properties"][field] = {"description": text, **schema["properties"][field]}

@@ -43,14 +43,14 @@ _RATE_LIMIT = (
 )
 
 _TEXT = {"type": "string"}
-_COUNT = {"type": "integer", "minimum": 0}
-_POSITIVE = {"type": "integer", "minimum": 1}
+_COUNT = {"type": "integer", "format": "int64", "minimum": 0}
+_POSITIVE = {"type": "integer", "format": "int64", "minimum": 1}
 _REALM = 'Bearer realm="leadview"'
 
 # Name: description, schema, example.
 _HEADERS: dict[str, tuple[str, Json, Any]] = {
     "X-Request-Id": (
-        "Identifies this request: the id that you sent, or a new one",
+        "Identifies this request: the id that you sent (1 to 128 letters, digits or `._-:/+=@~`), or a new one",
         _TEXT,
         "01982f6ab4c87d1e9f3a52b6c0d4e8f7",
     ),
@@ -245,7 +245,7 @@ def _open(operation: str, summary: str, description: str, schema: Json, more: Js
 
 def _components() -> Json:
     _, schemas = msgspec.json.schema_components(_COMPONENTS, ref_template="#/components/schemas/{name}")
-    schemas = {name: _with_one_number(schema) for name, schema in schemas.items()}
+    schemas = {name: _for_generators(schema) for name, schema in schemas.items()}
     for resource in AS_SPECIFIED:
         _let_be_absent(resource.document, schemas[_name(resource)])
     names = {_response_name(status): status for status in _ERRORS}
@@ -267,15 +267,30 @@ def _let_be_absent(document: type[msgspec.Struct], schema: Json) -> None:
             schema["required"].remove(field)
 
 
-def _with_one_number(schema: Any) -> Any:
-    """Leaves out `integer` where `number` stands beside it: every integer is a number, and clients would have both."""
+def _for_generators(schema: Any) -> Any:
+    """Returns a schema of responses from which generators make clients that can read every response.
+
+    - Objects are open: clients of some languages refuse a field that the schema does not have, and fields may be added.
+    - Numbers have a format: without one, Go reads money as float32, and many languages read integers as 32 bits.
+    - An enum has a type, and a UUID has no pattern: some generators fail otherwise.
+    - `integer` is left out where `number` stands beside it: every integer is a number, and clients would have both.
+    """
     if isinstance(schema, list):
-        return [_with_one_number(each) for each in schema]
+        return [_for_generators(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: _with_one_number(each) for name, each in schema.items()}
-    if {"type": "number"} in found.get("anyOf", ()):
+    found = {name: _for_generators(each) for name, each in schema.items()}
+    if any(each.get("type") == "number" for each in found.get("anyOf", ())):
         found["anyOf"] = [each for each in found["anyOf"] if each.get("type") != "integer"]
+    match found:
+        case {"type": "object"}:
+            return {"additionalProperties": True, **found}
+        case {"type": "integer" | "number" as type_}:
+            return {**found, "format": "int64" if type_ == "integer" else "double"}
+        case {"enum": [*_]}:
+            return {"type": "string", **found}
+        case {"format": "uuid"}:
+            return {name: each for name, each in found.items() if name not in ("pattern", "minLength", "maxLength")}
     return found
 
 
@@ -333,7 +348,7 @@ def _parameters() -> Json:
         "RequestId": _parameter(
             "X-Request-Id",
             "header",
-            "Your own id for this request: up to 128 letters, digits and `-_.:`. Any other value is replaced",
+            "Your own id for this request: up to 128 letters, digits and `._-:/+=@~`. Any other value is replaced",
             _TEXT,
             _REQUEST_ID,
         ),

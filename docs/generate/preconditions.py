@@ -88,25 +88,18 @@ PLAIN = (
         "the job",
     ),
     Plain(
-        "projector/upkeep/jobs.py",
-        "SET",
-        "Takes the lock of a job (expires).",
-        "nobody holds it (`NX`)",
-        "Redis",
-    ),
-    Plain(
-        "projector/kafka/accepted.py",
-        "SET",
-        "Takes the lock of the accepted bad records (expires).",
-        "nobody holds it (`NX`)",
-        "Redis",
-    ),
-    Plain(
         "projector/upkeep/dead_letters.py",
         "HSET",
         "Parks records of a recreated organization as dead letters.",
         "nothing: the name is the record's place in Kafka, and a letter that is there describes the same record",
         "identity",
+    ),
+    Plain(
+        "projector/redis/late_versions.py",
+        "HDEL",
+        "Ends the count of late versions that are not named.",
+        "nothing: a comparison with the topics has found no difference",
+        "-",
     ),
     Plain(
         "api/metrics.py",

@@ -103,6 +103,12 @@ ROWS: dict[str, Row] = {
         problems=("topic_recreated",),
         alerts=("TopicHistoryLost",),
     ),
+    "a transaction is open": Row(
+        sign="`status`: a transaction is open in …; what is published behind it is not visible",
+        command="let its producer commit or abort it, or `kafka-transactions.sh … abort`, as the message says",
+        problems=("open_transaction",),
+        alerts=("OpenTransaction", *_LATE),
+    ),
     "one projector has another prefix": Row(
         sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in others",
         command="correct the setting of that projector, and restart it",
@@ -134,6 +140,12 @@ ROWS: dict[str, Row] = {
         sign="`status`: LEADVIEW_GROUP_ID is … in …, and … in others",
         command="correct the setting of that projector, and restart it",
         problems=("other_settings",),
+        alerts=("Problem",),
+    ),
+    "a stranger is in the consumer group": Row(
+        sign="`status`: not a projector of this installation, and a member of its consumer group: …",
+        command="end that program, or give it another group",
+        problems=("foreign_member",),
         alerts=("Problem",),
     ),
     "Redis is away": Row(
@@ -179,16 +191,22 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "a bad record": Row(
-        sign="`status` has a note: dead letters",
-        command="`python -m projector dead-letters list`",
-        notes=("dead_letters",),
-        alerts=("DeadLettersGrow",),
+        sign="`status`: the newest record of lead … is bad; the document is as before",
+        command="`python -m projector dead-letters list`; let the core product publish it again",
+        problems=("documents_as_before",),
+        alerts=("DeadLettersGrow", "DocumentsAsBefore"),
     ),
     "a bad record of an API key": Row(
         sign="`status`: bad records of API key …: what they should have changed is as before",
         command="`python -m projector dead-letters list`; let the core product publish it again",
         problems=("access_as_before",),
         alerts=("AccessRecordsParked",),
+    ),
+    "an older version is published behind a newer one": Row(
+        sign="`status`: the last record of lead … is not the newest one; the newest one is served",
+        command="let the core product publish it again with a higher version",
+        problems=("older_published",),
+        alerts=("OlderPublished",),
     ),
     "a producer's clock is a day ahead": Row(sign="Nothing: ages are those of Kafka's timestamps", command=""),
     "a producer's clock is a day behind": Row(sign="Nothing: what is applied does not wait", command=""),

@@ -19,6 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
+from leadview.keep_alive import OPTIONS
 from leadview.redis.errors import AddressError, Unavailable
 from schemas import names, secret_files
 from schemas.redis_url import Host, Kind, redis_url
@@ -36,11 +37,13 @@ class Login(Struct, frozen=True):
     of_sentinels: bool = False
 
     def get_credentials(self) -> tuple[str, ...]:
-        """Returns the words after AUTH: none, a password, or a user and a password."""
+        """Returns the words after AUTH: none, a password, or a user and a password. A user without a password has an
+        empty one: without AUTH, Redis would take the program for its default user.
+        """
         user, password = self._user_and_password()
-        if password is None:
-            return ()
-        return (password,) if user is None else (user, password)
+        if user is not None:
+            return user, password or ""
+        return () if password is None else (password,)
 
     def user(self) -> str | None:
         """Returns the user; None if it is the default one."""
@@ -89,6 +92,9 @@ class Address(Struct, frozen=True):
 
     async def find(self) -> "Address":
         return self
+
+    async def renew(self) -> None:
+        """There is nothing to renew: the name of the host is resolved for each connection."""
 
     async def close(self) -> None:
         """There is nothing to close."""
@@ -186,17 +192,23 @@ class _Asked(ABC):
     def _opened(self) -> Any:
         """Returns redis-py's object, which is not connected yet."""
 
+    async def renew(self) -> None:
+        """Ask over new connections from now on: those that exist may lead to servers that know nothing new."""
+        await self.close()
+        self._client = self._opened()
+
     async def _failed(self) -> None:
         if self._timeout < self._longest:
-            await self.close()
             self._timeout = min(2 * self._timeout, self._longest)
-            self._client = self._opened()
+            await self.renew()
 
     def _options(self, login: Login) -> dict[str, Any]:
         """Returns redis-py's options for a connection to one of them."""
         return {
             "socket_timeout": self._timeout,
             "socket_connect_timeout": self._timeout,
+            "socket_keepalive": True,
+            "socket_keepalive_options": OPTIONS,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
             "credential_provider": login,

@@ -34,13 +34,20 @@ class Primaries(Generic[N]):
         self.version = 0
         """Increases whenever slots may have moved."""
         self._shards: tuple[int, list[frozenset[int]]] = 0, []
+        self._failure = ""
+        """Why the map could not be read last; nothing if it was read."""
         self.outdated = asyncio.Event()
         """Is set if the map has to be read again."""
 
     async def read(self, failed: Host | None = None) -> None:
         """Read the slot map; the node at `failed` is asked last. Raises Unavailable."""
         self.outdated.clear()
-        hosts = await self._map.read(failed)
+        try:
+            hosts = await self._map.read(failed)
+        except Unavailable as error:
+            self._failure = f" ({error})"
+            raise
+        self._failure = ""
         primaries = {host: self.node(host) for host in set(filter(None, hosts))}
         owners = [primaries[host] if host else None for host in hosts]
         self.version += owners != self.owners
@@ -54,7 +61,7 @@ class Primaries(Generic[N]):
         if node is None:
             if self.version:  # otherwise it has not been read yet, and is going to be
                 self.outdated.set()
-            raise Unavailable("no primary of the Redis Cluster is known to serve this slot")
+            raise Unavailable(f"no primary of the Redis Cluster is known to serve this slot{self._failure}")
         return node
 
     def node(self, host: Host) -> N:
@@ -77,6 +84,11 @@ class Primaries(Generic[N]):
                     found.setdefault(id(node), set()).add(slot)
             self._shards = self.version, list(map(frozenset, found.values()))
         return self._shards[1]
+
+    async def renew(self) -> None:
+        """Read the map over new connections, as soon as possible."""
+        await self._map.renew()
+        self.outdated.set()
 
     async def close(self) -> None:
         """Close the connections over which the map is read."""

@@ -30,6 +30,7 @@ import hiredis
 from hiredis import ReplyError
 from msgspec import Struct
 
+from leadview.keep_alive import keep_alive
 from leadview.redis.access import Address
 from leadview.redis.errors import AddressError, ConnectionLost, ErrorReply, Unavailable
 
@@ -92,12 +93,19 @@ class Connection(asyncio.Protocol):
         self._checked: list[tuple[Future[Any], Any]] = []
         """Checked commands whose own reply has arrived, but not the last one of their check."""
         self._timeout_check: asyncio.TimerHandle | None = None
+        self._last_error = (0.0, "")
+        """The last error that Redis replied with, and when it arrived."""
         self.lost: Future[str] = self._loop.create_future()
         self.closed_by_peer = False
 
     @property
     def closed(self) -> bool:
         return self._transport is None
+
+    @property
+    def received_at(self) -> float:
+        """When bytes arrived last, by the clock of the event loop."""
+        return self._received_at
 
     @property
     def in_flight(self) -> int:
@@ -117,7 +125,7 @@ class Connection(asyncio.Protocol):
         tuple: its reply, and the replies before and after it, each of which may be an ErrorReply.
         """
         if self._transport is None:
-            raise self._error("the connection to Redis is closed")
+            raise self._closed()
         if len(self._callers) - self._checks >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
         if not self._unsent:
@@ -138,7 +146,7 @@ class Connection(asyncio.Protocol):
         Raises Unavailable at once if the connection is closed.
         """
         if self._transport is None:
-            raise self._error("the connection to Redis is closed")
+            raise self._closed()
         self._flush()
         replies: Future[list[Any]] = self._loop.create_future()
         self._callers += [(replies, self._loop.time(), [])] * len(packed)
@@ -184,7 +192,14 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed_by_peer |= not self.closed
-        self.close(f"the connection to Redis was lost: {exc or 'closed by Redis'}")
+        arrived_at, said = self._last_error
+        # What Redis says before it closes a connection, such as that it has too many, may come before any command.
+        why = f", which said: {said}" if said and arrived_at == self._received_at else ""
+        self.close(f"the connection to Redis was lost: {exc or 'closed by Redis'}{why}")
+
+    def _closed(self) -> Unavailable:
+        why = f": {self.lost.result()}" if self.lost.done() else ""
+        return self._error(f"the connection to Redis is closed{why}")
 
     def _error(self, reason: str) -> Unavailable:
         return ConnectionLost(reason) if self.closed_by_peer else Unavailable(reason)
@@ -211,7 +226,8 @@ class Connection(asyncio.Protocol):
         try:
             caller, _, how = self._callers.popleft()
         except IndexError:
-            self.close("Redis sent a reply that nobody asked for")
+            error_text = f": {reply}" if isinstance(reply, ReplyError) else ""
+            self.close(f"Redis sent a reply that nobody asked for{error_text}")
             return
         if caller is None:
             self._checks -= 1
@@ -224,6 +240,7 @@ class Connection(asyncio.Protocol):
             return  # it was cancelled, or failed because it waited too long: its reply is discarded
         elif isinstance(reply, ReplyError):
             error = ErrorReply.of(str(reply))
+            self._last_error = (self._received_at, str(reply))
             if isinstance(how, list):
                 self._collect(caller, how, error)
             else:
@@ -306,12 +323,13 @@ async def connect(
     """
     try:
         async with asyncio.timeout(within):
-            _, connection = await asyncio.get_running_loop().create_connection(
+            transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: Connection(within, max_in_flight, late=late),
                 address.host,
                 address.port,
                 ssl=address.ssl_context(),
             )
+            keep_alive(transport.get_extra_info("socket"))
             try:
                 await _log_in(connection, address)
                 return connection, await prove(connection)

@@ -24,12 +24,13 @@ from projector.commands.argument_types import read_key
 from projector.commands.operator import Operator
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
+from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
-from projector.operate.problems import of_history, of_redis, of_topics
+from projector.operate.problems import of_history, of_members, of_redis, of_topics, of_transactions
 from projector.operate.words import say
 from projector.problem import OtherLayout, Problem
 from projector.record import Partition
@@ -38,14 +39,13 @@ from projector.redis.store import Store
 from schemas import api_keys
 from schemas.control import LAYOUT, number_of
 from schemas.resources import KINDS
-from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, effective, load, secrets
+from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, brokers, effective, load, secrets
 from schemas.version import VERSION
 
 SECONDS = 8.0
 """How long each check may take."""
 ANSWER_SECONDS = 4.0
 """How long Redis and Kafka may take for their first answer."""
-_MAX_CLOCK_SECONDS = 2.0
 _OLDEST_REDIS = (6, 2)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
 _STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow"}
@@ -124,6 +124,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
             {
                 "Kafka topics": partial(_topics, found),
                 "Kafka history": partial(_history, found),
+                "Kafka transactions": partial(_transactions, found),
                 "Kafka partitions": partial(_partitions, found),
                 "Kafka records": partial(_records, found, settings),
                 "Kafka consumer groups": partial(_groups, found, settings),
@@ -231,14 +232,12 @@ async def _eviction(found: Observation) -> str:
 
 async def _clock(store: Store) -> str:
     """Redis judges when keys and rate limits expire, and ages are differences to this machine's clock."""
-    before = time.time()
-    servers = await store.info("server")
-    after = time.time()
-    stamps = [int(server["server_time_usec"]) / 1e6 for server in servers if "server_time_usec" in server]
-    off = max((max(before - stamp, stamp - after, 0.0) for stamp in stamps), default=0.0)
-    if off > _MAX_CLOCK_SECONDS:
-        raise Refused(f"the clocks of Redis and of this machine differ by {off:.1f} s: let NTP set both")
-    return f"it differs from that of this machine by at most {off + after - before:.2f} s"
+    before = time.monotonic()
+    furthest = max(await store.clocks(), key=lambda clocks: clocks.apart_ms)
+    asked_for, apart = time.monotonic() - before, furthest.apart_ms / 1000
+    if furthest.differ:
+        raise Refused(f"the clocks of Redis and of this machine differ by {apart:.1f} s: let NTP set both")
+    return f"it differs from that of this machine by at most {apart + asked_for:.2f} s"
 
 
 async def _data(found: Observation) -> str:
@@ -257,7 +256,19 @@ async def _brokers(settings: ProjectorSettings) -> str:
         raise Refused("this Kafka is too old: Leadview needs 0.11 or later")
     return (
         f"{settings.kafka_bootstrap_servers} answers ({settings.kafka_security_protocol}), Kafka "
-        f"{release(fetch)} or later"
+        f"{release(fetch)} or later{_only_address(settings)}"
+    )
+
+
+def _only_address(settings: ProjectorSettings) -> str:
+    """Returns a warning if the settings lead to one of several brokers only: while it is away, nothing can start."""
+    addresses = brokers(settings.kafka_bootstrap_servers)
+    count = len(named(addresses))
+    if len(addresses) > 1 or count < 2:
+        return ""
+    return (
+        f". This is its only address, and the cluster has {count} brokers: while nobody answers there, no program can "
+        "start. Name several brokers in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, unless the address leads to any of them"
     )
 
 
@@ -280,6 +291,15 @@ async def _history(found: Observation) -> str:
     return _without(of_history(found), well)
 
 
+async def _transactions(found: Observation) -> str:
+    _existing(found)
+    if found.redis is None:
+        raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
+    if found.oldest is None:
+        raise NotKnown("the brokers did not say in time what can be read")
+    return _without(of_transactions(found), "none holds back what Kafka has acknowledged")
+
+
 async def _partitions(found: Observation) -> str:
     counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _existing(found).topics)
     return f"{counts}. At most so many projectors share the work of a topic"
@@ -287,12 +307,12 @@ async def _partitions(found: Observation) -> str:
 
 async def _records(found: Observation, settings: ProjectorSettings) -> str:
     kafka = _existing(found)
-    ranges = kafka.ranges
-    filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+    async with open_reader(settings, KINDS) as reader:
+        ranges = await reader.range(list(kafka.ranges))
+        filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+        await reader.first_times(dict(filled.values()))
     if not filled:
         return "all topics are empty"
-    async with open_reader(settings, KINDS) as reader:
-        await reader.first_times(dict(filled.values()))
     read = [topic.name for topic in kafka.topics if topic.name in filled]
     empty = [topic.name for topic in kafka.topics if topic.name not in filled]
     return f"those of {', '.join(read)} can be read" + (f"; empty: {', '.join(empty)}" if empty else "")
@@ -318,7 +338,9 @@ async def _groups(found: Observation, settings: ProjectorSettings) -> str:
             await _read_group(settings, group, partitions)
         except Refused as error:
             raise Refused(f"{error} Let it read the group {group}, or correct LEADVIEW_GROUP_ID") from error
-    return f"this user may use {', '.join(groups)}"
+    members = _kafka(found).members
+    others = "no other program is a member" if members is not None else "whether others are members is not known"
+    return _without(of_members(found), f"this user may use {', '.join(groups)}; {others}")
 
 
 def write(path: Path, contents: Mapping[str, object], hidden: Iterable[str]) -> None:

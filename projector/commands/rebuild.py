@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
@@ -15,7 +16,7 @@ from projector.commands.operator import Operator
 from projector.commands.verify import criteria_of, show_report
 from projector.errors import Refused, Unavailable
 from projector.kafka.client import topic
-from projector.kafka.reader import open_reader
+from projector.kafka.reader import held_back, open_reader
 from projector.kafka.topics import Topic
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, State
@@ -23,14 +24,16 @@ from projector.ledger.ledger import lag
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
 from projector.operate.observe import observe
-from projector.operate.problems import of_topics
-from projector.operate.words import duration, mib, say
+from projector.operate.problems import of_topics, of_transactions
+from projector.operate.words import duration, mib, say, say_unread
 from projector.rebuild import generations, replay
 from projector.rebuild.replay import Progress, Rebuild
 from projector.record import Partition
 from projector.redis.store import Memory
 from projector.stop import Stop
 from projector.upkeep import reapply
+from projector.verify.causes import note_causes
+from projector.verify.report import unread
 from schemas.control import number_of
 from schemas.resources import RESOURCES
 
@@ -101,6 +104,8 @@ async def _estimate(operator: Operator) -> tuple[int, list[str]]:
             f"  [yellow]note[/]              the live generation is {behind:,} records behind: a projector must be "
             "running"
         )
+    for transaction in of_transactions(found):
+        say_line(f"  [yellow]note[/]              {escape(say(transaction).what)}")
     for problem in problems:
         say_line(f"  [red]problem[/]           {problem}")
     return generation, problems
@@ -153,9 +158,9 @@ async def _fill(arguments: argparse.Namespace, operator: Operator) -> bool:
     finally:
         stop.release_signals()
     if behind:
-        operator.console.print(
-            f"[yellow]note[/] the projectors are {behind:,} records behind: check that one is running"
-        )
+        held = [*unread(await held_back(operator.settings, RESOURCES, 0))]
+        note = say_unread(held) if held else f"the projectors are {behind:,} records behind: check that one is running"
+        operator.console.print(f"[yellow]note[/] {note}")
     return not stop.is_set()
 
 
@@ -190,7 +195,7 @@ async def _show(operator: Operator, rebuild: Rebuild, pacer: Pacer, finished: St
                     now, done, total = time.monotonic(), replayed.done, replayed.total
                     started = started or (now, done)
                     rate = (done - started[1]) / max(now - started[0], 0.001)
-                    behind = await lag(operator.store, await reader.range(list(rebuild.ranges)))
+                    behind = await lag(operator.store, await reader.whole_range(list(rebuild.ranges)))
                     figures = f"{rate:,.0f}/s, {_left(replayed, rate)}, live lag {behind:,}{_yielding(pacer)}"
                     bar.update(task, total=total, completed=done, figures=figures)
                     if not console.is_terminal:
@@ -225,8 +230,12 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
 async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
     criteria = criteria_of(arguments)
-    promoted = await generations.verify_and_promote(operator.store, criteria, force=arguments.force)
+    held = {} if arguments.force else await held_back(operator.settings, RESOURCES)
+    promoted = await generations.verify_and_promote(operator.store, criteria, held, force=arguments.force)
+    await note_causes(operator.store, operator.settings, promoted.report)
     show_report(promoted.report, operator.console)
+    if promoted.flip is None and promoted.report.unread:
+        raise Refused(f"Not promoted: {say_unread(promoted.report.unread)} End it, or use --force.")
     if promoted.flip is None:
         raise Refused(
             f"Not promoted: {promoted.report.differences:,} documents differ, and --threshold is {criteria.threshold}. "

@@ -29,7 +29,7 @@ from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
 from schemas import words
-from schemas.envelopes import event_type
+from schemas.envelopes import event_type, mode_of
 from schemas.faults import Fault, unknown_type
 from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
@@ -187,11 +187,11 @@ def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
     """
     likely = LEAD if b":" in (key or b"") else ORGANIZATION
     names = dict(headers)
-    binary = "ce_specversion" in names
-    if value is None:
-        return likely
+    binary = mode_of(names) == "binary"
     if binary:
         type_ = (names.get("ce_type") or b"").decode(errors="replace") or None
+    elif value is None:
+        return likely
     else:
         try:
             type_ = _TYPED.decode(unframed(value) if value and value[0] == MAGIC else value).type
@@ -204,6 +204,8 @@ def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
     for kind in KINDS:
         if type_ in (event_type(kind, "changed"), event_type(kind, "deleted")):
             return kind
+    if value is None:
+        return likely
     raise BadRecord(unknown_type(binary=binary, missing=type_ is None))
 
 

@@ -7,23 +7,26 @@ import argparse
 import logging
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column
 
 from leadview.metrics_port import Health
 from projector.commands.operator import Operator, table
 from projector.errors import Refused, Unavailable
+from projector.kafka.reader import held_back
 from projector.ledger import breaks, copies
 from projector.ledger.control import ACCESS
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
 from projector.operate.watch import metrics_port
+from projector.operate.words import say_unread
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.stop import Stop
-from projector.verify import comparison, rolling
-from projector.verify.report import Report
+from projector.verify import causes, comparison, rolling
+from projector.verify.report import Report, unread
 from projector.verify.rolling import Turn
 from projector.verify.topics import noticed
-from schemas.resources import KINDS
+from schemas.resources import ACCESS_KINDS, KINDS, ORGANIZATION, RESOURCES
 
 _RETRY_SECONDS = 5.0
 
@@ -36,18 +39,24 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
         return await _continuously(operator)
     criteria = criteria_of(arguments)
     record = await (copies.require(operator.store) if arguments.next else noticed(operator.store, operator.settings))
+    held = await held_back(operator.settings, ACCESS_KINDS if arguments.access else (ORGANIZATION, *RESOURCES))
     seen = record.state
     if arguments.access:
         verified = await comparison.access(operator.store, operator.settings)
     elif arguments.next:
-        _, verified = await generations.verify_next(operator.store, criteria)
+        _, verified = await generations.verify_next(operator.store, criteria, held)
     elif not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
     else:
         verified = await comparison.documents(operator.store, operator.settings, seen.live, allowed=criteria.allowed)
+    if not arguments.next:
+        verified.unread.extend(unread(held))
     if seen.breaks and verified.is_exact and not arguments.next:
         # If this is exactly what Kafka has, no topic that had lost its history before concerns it any more.
         await breaks.confirm(operator.store, ACCESS if arguments.access else seen.live, seen.breaks)
+    await causes.note_causes(operator.store, operator.settings, verified)
+    if not arguments.next:
+        await causes.end_count(operator.store, verified)
     if operator.json:
         operator.print_json(verified.to_json())
     else:
@@ -66,8 +75,10 @@ def show_report(report: Report, console: Console) -> None:
     console.print(f"[bold]verified[/] {report.of}: {counts}")
     for note in report.notes:
         console.print(f"[yellow]note[/] {note}")
+    if report.unread:
+        console.print(f"[red]not compared[/]: {escape(say_unread(report.unread))}", soft_wrap=True)
     if not (report.differences or report.allowed):
-        console.print("[green]no difference[/]")
+        console.print("no difference in the rest" if report.unread else "[green]no difference[/]")
         return
     former = f", {report.former:,} only in former partitions" if report.former else ""
     console.print(

@@ -9,12 +9,15 @@ import msgspec
 
 from projector import defect
 from projector.errors import ProjectorError, Refused
+from projector.kafka.reader import held_back
 from projector.ledger import copies, history, writers
 from projector.ledger.history import Act
+from projector.operate.words import say_unread
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.redis.store import Store
 from schemas.control import number_of
+from schemas.resources import RESOURCES
 from schemas.settings import ProjectorSettings
 
 logger = logging.getLogger(__name__)
@@ -90,17 +93,19 @@ class Actions:
             raise Refused(f"Generation {generation} is not the next one.")
         match verb:
             case "compare":
-                _, report = await generations.verify_next(self._store, Criteria())
+                held = await held_back(self._settings, RESOURCES)
+                _, report = await generations.verify_next(self._store, Criteria(), held)
                 differ = f"{report.differences:,} differ" if report.differences else "none differs"
-                return (
-                    "done",
-                    f"{sum(report.checked.values()):,} documents were compared, and {differ}.",
-                    report.by_field,
-                )
+                compared = f"{sum(report.checked.values()):,} documents were compared, and {differ}."
+                missed = say_unread(report.unread) if report.unread else ""
+                return "done", " ".join(filter(None, (compared, missed))), report.by_field
             case "promote":
-                promoted = await generations.verify_and_promote(self._store, Criteria())
+                held = await held_back(self._settings, RESOURCES)
+                promoted = await generations.verify_and_promote(self._store, Criteria(), held)
                 differing, flip = promoted.report.by_field, promoted.flip
                 if flip is None:
+                    if promoted.report.unread:
+                        return "refused", f"Not promoted: {say_unread(promoted.report.unread)}", differing
                     advice = "If that is meant, run `promote` with --allow or --force on the command line."
                     return (
                         "refused",

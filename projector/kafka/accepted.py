@@ -27,7 +27,7 @@ from projector.kafka.client import connection, consumer, errors, start
 from projector.kafka.reader import open_reader
 from projector.offsets import Ranges, spans
 from projector.record import Partition
-from projector.redis.scripts import expire_lock
+from projector.redis.scripts import expire_lock, take_lock
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from schemas import names
@@ -220,8 +220,8 @@ class AcceptedRecords:
         """
         holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
         async with _at_most(_LOCK_SECONDS + 1):
-            lock = names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS
-            while not await self._store.ask_one(b"SET", *lock):  # noqa: ASYNC110 - the holder is another process
+            lock = take_lock(lock=names.ACCEPT_LOCK, holder=holder, seconds=_LOCK_SECONDS)
+            while await self._store.run([lock]) != [1]:  # noqa: ASYNC110 - the holder is another process
                 await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         try:
             async with _at_most(_LOCK_SECONDS / 2):

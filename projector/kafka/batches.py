@@ -28,8 +28,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
 from projector.record import Partition, Record
-from schemas import words
-from schemas.envelopes import HEADERS
+from schemas.envelopes import HEADERS, MISSPELT
 from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_POLL_BYTES
 from schemas.resources import Kind
@@ -62,6 +61,8 @@ _NOT_ENCODED = Fault("unreadable_record", expected="encoded as Kafka describes i
 # Of small records, aiokafka reads so many at once, or so many bytes. A batch may have millions.
 _SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
 _BEHIND = memoryview(b"\xff" * 128)
+_KEPT_HEADERS = HEADERS | MISSPELT.keys()
+"""A misspelt header is kept because it is why the record is bad."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -92,9 +93,15 @@ class RecordBatch:
         self.first, _, epoch, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
         # Before magic 2 there was something else in its place.
         self.leader_epoch: int = epoch if self._magic == _MAGIC else -1
-        self._first_time, self._last_time, self.producer, *_ = rest
+        self._first_time, self._last_time, self.producer, *_, self._promised = rest
         self.last: int = self.first + max(0, last)
         self.data = data
+
+    def not_as_promised(self, count: int) -> str | None:
+        """Returns why a batch in which so many records were read is not whole; None if its header promises as many."""
+        if count == self._promised:
+            return None
+        return f"its header promises {self._promised:,} records, and it has {count:,}"
 
     @property
     def is_control(self) -> bool:
@@ -104,6 +111,11 @@ class RecordBatch:
     @property
     def is_transactional(self) -> bool:
         return bool(self._attributes & _TRANSACTIONAL)
+
+    @property
+    def first_time(self) -> int:
+        """The time of the first record, in ms since 1970."""
+        return int(self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time)
 
     @property
     def is_intact(self) -> bool:
@@ -271,14 +283,7 @@ class FetchedRecords:
 
     def _read(self, batch: RecordBatch) -> Iterator[list[Record]]:
         """Yields the records of a batch from `next_offset` on, a few at a time."""
-        if batch.producer >= 0:
-            while self._aborted and self._aborted[0][1] <= batch.first:
-                self._aborted_producers.add(self._aborted.popleft()[0])
-            if batch.is_control and _is_end_of_aborted(batch):
-                self._aborted_producers.discard(batch.producer)
-            if batch.is_transactional and batch.producer in self._aborted_producers:
-                return
-        if batch.is_control:
+        if self._is_aborted(batch) or batch.is_control:
             return
         try:
             records = batch.records()
@@ -287,15 +292,32 @@ class FetchedRecords:
             self.unpacker.unpacked += MAX_BATCH_BYTES
             yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
             return
-        before = batch.first - 1
+        before, count, why = batch.first - 1, 0, None
+        held: list[Record] = []  # until it is known whether all is well with what comes behind
         for piece, sizes in records:
-            found, why = self._bounded(piece, sizes, before, batch.last)
-            if found:
-                yield found
+            if held:
+                yield held
+            held, why = self._bounded(piece, sizes, before, batch.last)
             if why:
-                yield from self._unreadable(batch, why)
-                return
-            before = piece[-1].offset
+                break
+            before, count = piece[-1].offset, count + len(sizes)
+        if (why := why or batch.not_as_promised(count)) and held and held[-1].offset == batch.last:
+            # No offset is left for what cannot be read: its dead letter has that of the last record.
+            held += self._fault(batch, batch.last, why)
+        if held:
+            yield held
+        if why:
+            yield from self._unreadable(batch, why)
+
+    def _is_aborted(self, batch: RecordBatch) -> bool:
+        """Returns whether a batch is of an aborted transaction. It has to be called for each batch, in order."""
+        if batch.producer < 0:
+            return False
+        while self._aborted and self._aborted[0][1] <= batch.first:
+            self._aborted_producers.add(self._aborted.popleft()[0])
+        if batch.is_control and _is_end_of_aborted(batch):
+            self._aborted_producers.discard(batch.producer)
+        return batch.is_transactional and batch.producer in self._aborted_producers
 
     def _bounded(
         self, piece: Sequence[Any], sizes: Sequence[int], before: int, last: int
@@ -334,16 +356,17 @@ class FetchedRecords:
         return found, None
 
     def _unreadable(self, batch: RecordBatch, why: str) -> Iterator[list[Record]]:
-        """Yields one record for all records of a batch that were not returned yet."""
-        first = max(batch.first, self.next_offset)
+        """Yields one record for all records of a batch that were not returned yet, if there are any."""
+        if (first := max(batch.first, self.next_offset)) <= batch.last:
+            yield self._fault(batch, first, why)
+
+    def _fault(self, batch: RecordBatch, first: int, why: str) -> list[Record]:
+        """Returns the record that stands for all records of a batch from this offset on."""
         # For this kind of fault, the numbers are the first and the last offset.
         problem = Fault("unreadable_batch", found=why[:_MAX_WHY], count=first, most=batch.last)
-        if first <= batch.last:
-            topic, partition = self._at
-            kind = self.unpacker.kinds[topic]
-            yield [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
-        else:
-            logger.error("a record was left out", extra={"partition": list(self._at), "problem": words.fault(problem)})
+        topic, partition = self._at
+        kind = self.unpacker.kinds[topic]
+        return [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
 
 
 class Rest:
@@ -369,6 +392,8 @@ class Rest:
                 self.next_offset = self._records.next_offset
                 break
             wanted = most - len(found)
+            if wanted < len(piece) and piece[wanted].offset == piece[wanted - 1].offset:
+                wanted += 1  # the position after the one would be after the other
             found += piece[:wanted]
             self._piece = piece[wanted:]
             self.next_offset = found[-1].next_offset
@@ -399,7 +424,7 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
         key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
     elif headers:
         # Of a name that comes several times, the last one counts.
-        headers = {name: content for name, content in headers if name in HEADERS}.items()
+        headers = {name: content for name, content in headers if name in _KEPT_HEADERS}.items()
     time = min(max(time, 0), _MAX_TIME)
     kind, history = unpacker.kinds[topic], unpacker.histories.get(topic, 0)
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)
@@ -491,24 +516,57 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
 _XERIAL, _XERIAL_HEADER = b"\x82SNAPPY\x00", 16
+_MEMBER, _FIRST_BYTES = b"\x1f\x8b", 1024
+"""How a member of gzip begins, and how many bytes of a further one are looked at first."""
 _MOST_BLOCKS = MAX_BATCH_BYTES // 1024
 """Clients write blocks of 1 KiB or more. Each one takes a while, even an empty one."""
 _TOO_LARGE = f"it has more than {MAX_BATCH_BYTES:,} bytes"
 
 
 def decompressed(codec: int, data: memoryview) -> bytes | bytearray:
-    """Raises whatever the library of the codec raises; ValueError for an unknown codec or too many bytes."""
+    """Returns everything that was compressed, also if it was in several pieces, one behind the other.
+
+    Raises whatever the library of the codec raises; ValueError for an unknown codec or too many bytes.
+    """
     if codec == _GZIP:
-        decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        found = decompressor.decompress(data, MAX_BATCH_BYTES)
-        if decompressor.unconsumed_tail or not decompressor.eof:
-            raise ValueError(_TOO_LARGE if decompressor.unconsumed_tail else "it is cut off")
-        return found
+        return _gzip(data)
     if codec == _SNAPPY:
         return _snappy(data)
     if codec in _CODECS:
         return _within_limit(_CODECS[codec], data)
     raise ValueError(f"codec {codec} is unknown")
+
+
+def _gzip(data: memoryview) -> bytes | bytearray:
+    """Decompress all members of gzip. What follows them and is no member is ignored, as by Kafka."""
+    content, rest = _gzip_member(data, MAX_BATCH_BYTES, len(data))
+    if not rest:
+        return content
+    contents = bytearray(content)
+    for _ in range(_MOST_BLOCKS):
+        if bytes(rest[: len(_MEMBER)]) != _MEMBER:
+            return contents
+        content, rest = _gzip_member(rest, MAX_BATCH_BYTES - len(contents), _FIRST_BYTES)
+        contents += content
+    raise ValueError(f"it has more than {_MOST_BLOCKS:,} members")
+
+
+def _gzip_member(data: memoryview, most: int, size: int) -> tuple[bytes, memoryview]:
+    """Decompress the first member. Returns its content, and what follows it.
+
+    It is given to zlib in pieces, of which the first has `size` bytes, and each one twice as many as the one before:
+    zlib copies what follows the member in the same piece.
+    """
+    decompressor, contents, at, left = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), [], 0, most
+    while not decompressor.eof:
+        if at >= len(data):
+            raise ValueError("it is cut off")
+        contents.append(decompressor.decompress(data[at : at + size], left + 1))
+        left -= len(contents[-1])
+        if left < 0 or decompressor.unconsumed_tail:
+            raise ValueError(_TOO_LARGE)
+        at, size = at + size, 2 * size
+    return b"".join(contents), data[min(at, len(data)) - len(decompressor.unused_data) :]
 
 
 def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) -> bytearray:
@@ -528,11 +586,13 @@ def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) 
 
 
 def _snappy(data: memoryview) -> bytes | bytearray:
-    """Decompress what Java clients write (blocks behind a header), or a single block."""
+    """Decompress what Java clients write (blocks behind a header, perhaps several times), or a single block."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _snappy_block(data, MAX_BATCH_BYTES)
     found, at = bytearray(), _XERIAL_HEADER
     for _ in range(_MOST_BLOCKS):
+        if bytes(data[at : at + len(_XERIAL)]) == _XERIAL:
+            at += _XERIAL_HEADER
         if at >= len(data):
             return found
         end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]

@@ -13,23 +13,28 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
     IllegalSaslStateError,
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
     UnsupportedSaslMechanismError,
 )
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from projector.errors import Unavailable
+from projector.errors import Denied, Unavailable
+from projector.kafka import brokers as of_process
 from projector.kafka import sign_in
 from projector.kafka.sign_in import TokenUnavailable
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
+of_process.install()
 sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
@@ -41,11 +46,21 @@ def topic(settings: ProjectorSettings, kind: Kind) -> str:
     return f"{settings.topic_prefix}{kind.topic}"
 
 
+_DENIALS = (
+    TopicAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    ClusterAuthorizationFailedError,
+    SaslAuthenticationFailed,
+)
+
+
 @asynccontextmanager
 async def errors() -> AsyncIterator[None]:
-    """Raises every error of Kafka inside the block as Unavailable."""
+    """Raises every error of Kafka inside the block as Unavailable, or as Denied if this user lacks a right."""
     try:
         yield
+    except _DENIALS as error:
+        raise Denied(f"Kafka: {error}") from error
     except (KafkaError, OSError, TimeoutError) as error:
         raise Unavailable(f"Kafka: {str(error) or type(error).__name__}") from error
 
@@ -57,7 +72,7 @@ async def start(client: Any, settings: ProjectorSettings) -> None:
             await client.start()
     except Unavailable as error:
         if isinstance(error.__cause__, KafkaConnectionError):  # aiokafka says only that there is no connection
-            raise Unavailable(await why_not(settings, connection(settings))) from error
+            raise await why_not(settings, connection(settings)) from error
         raise
 
 
@@ -105,7 +120,7 @@ def connection(settings: ProjectorSettings) -> dict[str, Any]:
 _CONNECT_SECONDS = 5.0
 
 
-async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) -> str:
+async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) -> Unavailable:
     """Connect to each broker once more. Returns what happened at the one that came furthest, and what to do.
 
     `connection` has the options of aiokafka's clients.
@@ -119,9 +134,9 @@ async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) ->
         except (KafkaError, OSError, TimeoutError) as error:
             causes.append(error)
         else:
-            return "Kafka: the brokers were not available a moment ago, and answer now"
+            return Unavailable("Kafka: the brokers were not available a moment ago, and answer now")
     cause = next((error for error in causes if isinstance(error, _REFUSALS)), causes[-1])
-    return explain(cause, settings)
+    return (Denied if isinstance(cause, SaslAuthenticationFailed) else Unavailable)(explain(cause, settings))
 
 
 async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:

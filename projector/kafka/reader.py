@@ -34,9 +34,11 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 
 from projector.errors import Refused, Unavailable
-from projector.kafka import topics
+from projector.kafka import ends, topics
 from projector.kafka.batches import FetchedRecords, Rest, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
+from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OpenTransaction
+from projector.kafka.groups import Groups, Member
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
 from projector.operate.words import say
 from projector.problem import TopicMissing
@@ -55,11 +57,11 @@ leader falls behind, and is named no more when it is out of sync.
 """
 _OF_FETCHES = max(ConnectionGroup) + 1
 """The group of connections that only requests for records use."""
-_READ_COMMITTED = 1
 _WITH_REPLICA = 11
 """Since this version of the answer, the preferred replica comes between the aborted transactions and the records."""
 _COMMIT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
+_HELD_PAUSE_SECONDS = 0.2
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +204,7 @@ class Fetcher:
         # have to wait for its answer.
         wait = 0 if self._held else LINGER_MS
         most = self._most_bytes // max(1, len(self._client.cluster.brokers()))
-        request = FetchRequest(wait, 1, most, _READ_COMMITTED, list(by_topic.items()), self._rack)
+        request = FetchRequest(wait, 1, most, READ_COMMITTED, list(by_topic.items()), self._rack)
         answer = await self._client.send(broker, request, group=_OF_FETCHES)
         asked = dict(wanted)
         for name, partitions in answer.topics:
@@ -252,8 +254,9 @@ class _Fetching:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, group_id)
+        self._client = client_of(self._consumer)
         rack = settings.kafka_client_rack or ""
-        self._fetcher = Fetcher(client_of(self._consumer), self._unpacker, fetch_bytes, self._earliest, rack)
+        self._fetcher = Fetcher(self._client, self._unpacker, fetch_bytes, self._earliest, rack)
 
     async def stop(self) -> None:
         """Close all connections."""
@@ -268,30 +271,50 @@ class _Fetching:
 
     async def present(self) -> list[Topic]:
         """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
-        return await topics.present(client_of(self._consumer), self._kinds)
+        return await topics.present(self._client, self._kinds)
 
     async def topic_ids(self) -> dict[str, str]:
         """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
         return {topic.name: topic.id for topic in await self.present() if topic.id and topic.partitions}
 
     async def range(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Returns the first offset and the end offset of each partition. Raises Unavailable."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        async with errors():
-            begin = await self._consumer.beginning_offsets(wanted) if wanted else {}
-        end = await self.end_offsets(partitions)
-        return {partition: (begin[partition], end[partition]) for partition in partitions}
+        """Returns the first offset and the readable end of each partition: what can be read. Raises Unavailable."""
+        first = await self._first_offsets(partitions)
+        last = await self.readable_ends(partitions)
+        return {partition: (first[partition], last[partition]) for partition in partitions}
+
+    async def whole_range(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Returns the first offset and the end offset of each partition: what Kafka has acknowledged. What is behind an
+        open transaction is in it, and cannot be read. Raises Unavailable.
+        """
+        first = await self._first_offsets(partitions)
+        last = await self.end_offsets(partitions)
+        return {partition: (first[partition], last[partition]) for partition in partitions}
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. Raises Unavailable."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
         async with errors():
-            found = await self._consumer.end_offsets(wanted) if wanted else {}
-        return {Partition(*partition): offset for partition, offset in found.items()}
+            return await ends.end_offsets(self._client, partitions)
+
+    async def readable_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Returns the readable end of each partition. Raises Unavailable."""
+        async with errors():
+            return await ends.readable_ends(self._client, partitions)
+
+    async def open_transaction(self, partition: Partition, first: int, end: int) -> OpenTransaction:
+        """Returns the transaction that is open between the readable end of a partition, `first`, and its end offset.
+        Raises Unavailable.
+        """
+        async with errors():
+            return await ends.open_transaction(self._client, partition, first, end)
+
+    async def _first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        async with errors():
+            return await ends.first_offsets(self._client, partitions)
 
     async def _earliest(self, partition: Partition) -> int:
-        [offset] = (await self._consumer.beginning_offsets([TopicPartition(*partition)])).values()
-        return int(offset)
+        [offset] = (await ends.first_offsets(self._client, [partition])).values()
+        return offset
 
 
 class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -310,6 +333,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     ) -> None:
         super().__init__(settings, kinds, group_id=group_id)
         self._on_revoked = on_revoked
+        self._look_ups = 0
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -325,6 +349,12 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Leave all partitions to the other members, until `join`."""
         self.reset(self._fetcher.offsets)
         self._consumer.unsubscribe()
+
+    @property
+    def member_id(self) -> str:
+        """What the group calls this member; empty if it is none."""
+        coordinator = self._consumer._coordinator  # noqa: SLF001 - the consumer does not offer it
+        return str(coordinator.member_id) if coordinator else ""
 
     def assigned(self) -> set[Partition]:
         """Returns the partitions that are assigned to this member now."""
@@ -360,7 +390,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """
         if wide := [topic for topic, number in offsets if number >= MAX_PARTITIONS]:
             raise Refused(f"topic {wide[0]} has more than {MAX_PARTITIONS:,} partitions, which Leadview cannot read")
-        available = await self.range(offsets.keys())
+        available = await self.whole_range(offsets.keys())
         if lost := offsets.keys() - self.assigned():  # a rebalance may have come meanwhile
             raise Unavailable(f"Kafka: {len(lost)} partitions were revoked before they were sought")
         used = {}
@@ -380,7 +410,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
-        return await topics.forks(client_of(self._consumer), leader_epochs) if leader_epochs else {}
+        return await topics.forks(self._client, leader_epochs) if leader_epochs else {}
 
     async def was_cut_off(self) -> bool:
         """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that
@@ -410,6 +440,9 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Returns what comes behind the last poll, as `poll` does, but without `stay`, which may wait until a rebalance
         has ended: this member may still have to finish its batch before its partitions are revoked. Raises Unavailable.
         """
+        if (look_ups := client_of(self._consumer).look_ups) != self._look_ups:
+            self._look_ups = look_ups
+            self.reset(self._fetcher.offsets)  # what has these offsets now may be another history, or another cluster
         async with errors():
             return await self._fetcher.poll(most, wait)
 
@@ -436,6 +469,10 @@ class Reader(_Fetching):
     offsets only, because its replay is a `Line`.
     """
 
+    def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = _FETCH_BYTES) -> None:
+        super().__init__(settings, kinds, fetch_bytes)
+        self._groups = Groups(settings.group_id)
+
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
         try:
@@ -448,6 +485,13 @@ class Reader(_Fetching):
     def histories(self) -> Mapping[str, int]:
         """Which history of each topic is read; 0 for those that are absent."""
         return self._unpacker.histories
+
+    async def members(self) -> list[Member] | None:
+        """Returns who is a member of the groups of the settings; None if it is not known, such as without the right."""
+        try:
+            return await self._groups.members(client_of(self._consumer))
+        except Unavailable:
+            return None
 
     async def partitions(self) -> list[Partition]:
         """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""
@@ -505,6 +549,24 @@ async def open_reader(
         yield reader
     finally:
         await reader.stop()
+
+
+async def held_back(
+    settings: ProjectorSettings, kinds: Sequence[Kind], seconds: float = USUAL_SECONDS
+) -> dict[Partition, OpenTransaction]:
+    """Wait until everything can be read that Kafka has acknowledged by now, for so many seconds. Returns the
+    transactions that hold back the rest. Raises Unavailable.
+    """
+    until = time.monotonic() + seconds
+    async with open_reader(settings, kinds) as reader:
+        held = await reader.end_offsets(await reader.partitions())
+        while True:
+            readable = await reader.readable_ends(held)
+            held = {partition: end for partition, end in held.items() if readable[partition] < end}
+            if not held or time.monotonic() > until:
+                break
+            await asyncio.sleep(_HELD_PAUSE_SECONDS)
+        return {at: await reader.open_transaction(at, readable[at], end) for at, end in held.items()}
 
 
 def _existing(partition: Partition, offset: int | None, begin: int, end: int) -> int:

@@ -1,8 +1,9 @@
-"""How the Kafka clients of this process sign in: each new connection uses the password or the token as it is now.
+"""How the Kafka clients of this process sign in: each new connection uses the password or the token as it is now. It is
+kept alive as well (`leadview/keep_alive.py`).
 
 aiokafka takes the password once, when a client is created. It also takes a token that the broker refuses for accepted,
-because the broker says so in the reply and not by an error code. `install` replaces its connections with ones that do
-neither.
+because the broker says so in the reply and not by an error code. And it waits for 40 s for an address that does not
+answer at all. `install` replaces its connections with ones that do none of this.
 
 A token for OAUTHBEARER comes from a token endpoint (OIDC, client credentials), or from a function that the settings
 name. It serves all connections of the process, and is replaced before it expires, and after a broker has refused it.
@@ -29,8 +30,12 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
+from leadview.keep_alive import keep_alive
 from schemas import secret_files
 from schemas.settings import ProjectorSettings, TokenFunction, token_function
+
+CONNECT_SECONDS = 5.0
+"""How long a broker may take until it has let a new connection in."""
 
 
 class Password(str):
@@ -69,6 +74,13 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
         if isinstance(sasl_plain_password, Password):
             sasl_plain_password = Password.of(sasl_plain_password.settings)
         super().__init__(*address, sasl_plain_password=sasl_plain_password, **options)
+
+    async def connect(self) -> Any:
+        """Connect and sign in. Raises TimeoutError soon, because a client opens no other connection meanwhile."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            connected = await super().connect()
+        keep_alive(self._writer.get_extra_info("socket"))
+        return connected
 
     def authenticator_oauth(self) -> OAuthAuthenticator:
         return _Bearer(sasl_oauth_token_provider=self._sasl_oauth_token_provider)

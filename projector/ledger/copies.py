@@ -54,6 +54,8 @@ async def read(store: Store) -> ControlRecord | None:
         record = await _read_all(store)
         # What was read before a restart or failover of a server may be gone. To open a first connection counts as one.
         if store.replication_epoch == replication_epoch:
+            if record:
+                store.newest = max(store.newest, record.stamp)
             return record and replace(record, replication_epoch=replication_epoch)
     raise Unavailable("Redis: servers restart or fail over again and again")
 
@@ -213,7 +215,7 @@ async def as_of(store: Store, record: ControlRecord) -> int | None:
     """Returns the moment, in ms since 1970, up to which everything that Kafka held is visible in all shards; None if it
     is not known. Raises Unavailable.
     """
-    found = await store.ask([(b"GET", names.copy(names.AS_OF, tag)) for tag in record.copies])
+    found = await store.run([scripts.read_as_of(as_of=names.copy(names.AS_OF, tag)) for tag in record.copies])
     return None if None in found else min(map(int, found))
 
 
@@ -258,7 +260,7 @@ async def _begin(store: Store) -> None:
         await store.close_all_writers()
         found = [names.IN_GENERATION.fullmatch(key) async for keys in store.scan(names.ALL) for key in keys]
         left = {GenerationId(match[2].decode()) for match in found if match}
-        await _create(store, names.HOME, Stamp.first(), first_state((_HOME,), in_order(left)))
+        await _create(store, names.HOME, Stamp.first(store.newest), first_state((_HOME,), in_order(left)))
 
 
 async def _repair(store: Store, record: ControlRecord) -> None:

@@ -116,7 +116,9 @@ class Sessions:
     async def look(self) -> ControlRecord:
         """Read and repair the control record, as every program that writes does once a second."""
         record = await copies.current(self._store)
-        self._seen = max(self._seen, record.stamp)
+        # A new lineage begins a new history: what was seen of the former one says nothing about it.
+        is_same = self._seen.lineage == record.stamp.lineage
+        self._seen = max(self._seen, record.stamp) if is_same else record.stamp
         return record
 
     async def open(self, *, documents: bool = True) -> Session:

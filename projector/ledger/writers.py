@@ -45,7 +45,9 @@ class Writer(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        return self.age_ms < SILENT_MS
+        """A heartbeat from later than now is from before the clock was set back: one that lives has stored another one
+        a second later."""
+        return abs(self.age_ms) < SILENT_MS
 
     @property
     def is_living_projector(self) -> bool:

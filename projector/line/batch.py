@@ -11,8 +11,9 @@ rewind or by a resumed rebuild (the benchmark `projector` prints it). A record c
 coordinates and its version are in the head of the document, in every generation: a topic that was deleted and recreated
 uses its offsets again, for other events.
 
-Any other record is decoded, because it may be bad. If it is stale, such as one that its producer has published again,
-it need not be sent: to read a head costs Redis less than half of what a stale record costs.
+Any other record is decoded, because it may be bad. If it is stale, and comes before the record that the document shows,
+it need not be sent: to read a head costs Redis less than half of what a stale record costs. One that comes behind it
+was published again, or late: the scripts find out which.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ from projector.redis.store import Store
 from schemas.faults import Fault
 from schemas.fields import UUID_AS_0
 from schemas.heartbeat import Halted
-from schemas.layouts import HISTORY_BIT, STATE_TOMBSTONE, VERSION, HeadNumbers, heads_numbers
+from schemas.layouts import HISTORY_BIT, RECORD_TIME, STATE_TOMBSTONE, VERSION, HeadNumbers, heads_numbers
 from schemas.resources import RESOURCES, Resource
 
 _BATCH_SECONDS = 0.02
@@ -198,12 +199,13 @@ class Batch:
         heads: "StoredHeads | None" = None,
     ) -> int:
         """Write the records of a poll into Redis, in the generations of the session, while the rest of them is decoded:
-        a few slices at once, since versions guard every write. Returns how many of them were stale.
+        a few slices at once, since versions guard every write. Returns how many of them were stale, without those
+        that repeat an event.
 
         Raises Unavailable, or LineStopped if there are too many bad records.
         """
         size = sum(map(len, polled.values()))
-        stale_before = self.applied.stale
+        stale_before = self.applied.stale - self.applied.repeated
         pace = await pacer.pace(size)
         in_flight: deque[asyncio.Task[Applied]] = deque()
         try:
@@ -237,7 +239,7 @@ class Batch:
         oldest, self._oldest = self._oldest, None
         if oldest is not None:
             self.freshness = max(self.freshness or 0.0, time.time() - oldest / 1000)
-        return self.applied.stale - stale_before
+        return self.applied.stale - self.applied.repeated - stale_before
 
     def _stop(
         self, stopped: LineStopped, polled: Mapping[Partition, list[Record]], until: float
@@ -363,6 +365,8 @@ _CALLS = 10
 _ORGANIZATION_ID = slice(0, len(UUID_AS_0))
 """In a message key."""
 
+_AT = slice(VERSION.stop, RECORD_TIME.start)
+"""In a head: offset, partition and history."""
 _NO_HEAD = (0, 0, 0, 0)
 _Heads = list[HeadNumbers | None]
 _Query = tuple[bytes, _Heads, int]
@@ -438,10 +442,11 @@ def event_time(record: Record, head: HeadNumbers) -> int | None:
 
 
 def is_stale(intent: Intent, head: HeadNumbers) -> bool:
-    """Returns whether the intent is certainly not newer than the document with this head, as the scripts compare them.
+    """Returns whether the intent is certainly not newer than the document with this head, as the scripts compare them,
+    and comes before its record, if both are in one partition: otherwise the scripts have to judge it.
 
-    It never will be: the version of a document only grows, and if an organization is recreated, all of its records are
-    applied again.
+    It never will be newer: the version of a document only grows, and if an organization is recreated, all of its
+    records are applied again.
     """
     match intent:
         case PutLead(head=new):
@@ -452,6 +457,9 @@ def is_stale(intent: Intent, head: HeadNumbers) -> bool:
             return False
     if head[0] & 0xFF not in b"LD" or new[:1] == b"T":
         return False  # nothing is stored; with tombstones, the offsets and times decide
+    at = int.from_bytes(new[_AT], "little")
+    if at >> 48 == head[1] >> 48 and at > head[1]:
+        return False
     return int.from_bytes(new[VERSION], "little") <= head[0] >> 8
 
 

@@ -7,6 +7,7 @@ line that measures itself would stop measuring exactly when it stops working.
 
 import time
 
+from projector.errors import Denied, Unavailable
 from projector.problem import Problem, Reported, of_line
 from schemas import words
 from schemas.heartbeat import Failing, LineTrouble, StandingBy
@@ -25,12 +26,18 @@ class LineHealth:
         self.trouble: LineTrouble | None = None
         self._alive_at = time.monotonic()
         self.unavailable = ""
-        """Why Redis or Kafka was not available for the last step."""
+        """Why Redis or Kafka was not available for the last step; empty if it has succeeded."""
+        self._is_denied = False
 
     def alive(self) -> None:
         """A step of the loop succeeded, with or without records."""
         self._alive_at = time.monotonic()
         self.unavailable = ""
+
+    def failed(self, error: Unavailable) -> None:
+        """Redis or Kafka was not available for a step."""
+        self.unavailable = str(error)
+        self._is_denied = isinstance(error, Denied)
 
     def advanced(self) -> None:
         """A position has moved forward, or all positions are at the end."""
@@ -62,8 +69,8 @@ class LineHealth:
         if self.trouble:
             return of_line(self.name, self.trouble)
         seconds = time.monotonic() - self._alive_at
-        if seconds > _QUIET_SECONDS:
-            return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, self.unavailable))
+        if seconds > _QUIET_SECONDS or (self.unavailable and self._is_denied):
+            return Reported(self.name, (), "no_step", words.no_step(self.name, self.unavailable), seconds)
         return None
 
 
@@ -74,21 +81,22 @@ class WorkHealth:
 
     def __init__(self, work: str) -> None:
         self.name = work
-        self._failing: tuple[float, str] | None = None
+        self._failing: tuple[float, str, bool] | None = None
+        """Since when, why, and whether this user lacks a right."""
 
     def succeeded(self) -> None:
         self._failing = None
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, *, denied: bool = False) -> None:
         since = self._failing[0] if self._failing else time.monotonic()
-        self._failing = since, reason
+        self._failing = since, reason, denied
 
     def problem(self) -> Problem | None:
         """Returns what is wrong; None if the work is done."""
         if (failing := self._failing) is None:
             return None
-        since, reason = failing
+        since, reason, denied = failing
         seconds = time.monotonic() - since
-        if seconds <= _QUIET_SECONDS:
+        if seconds <= _QUIET_SECONDS and not denied:
             return None
-        return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, reason))
+        return Reported(self.name, (), "no_step", words.no_step(self.name, reason), seconds)

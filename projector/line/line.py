@@ -88,6 +88,11 @@ class Line:
         self.topics = self._source.topics
         self._unknown_fields = UnknownFields(self.topics)
 
+    @property
+    def member_id(self) -> str:
+        """What the consumer group calls this line; empty if it is no member."""
+        return self._source.member_id
+
     def assigned(self) -> set[Partition]:
         """Returns the partitions that Kafka has assigned to this line now."""
         return self._source.assigned()
@@ -207,17 +212,17 @@ class Line:
         return True
 
     async def _check_every_second(self) -> None:
-        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka. What has
-        to be read for that is read while the next batches are written.
+        """Compare the positions with Redis, with the readable ends and with the topics, and copy them to Kafka. What
+        has to be read for that is read while the next batches are written.
         """
         self._act_on(self._check.take_answer())
         if (answer := self._exchange.take_answer()) is not None:
-            end_offsets, topic_ids = answer
+            readable_ends, topic_ids = answer
             if self._positions.are_of_former_topics(topic_ids):
                 self._positions.reset()
                 return
-            self._act_on(await self._positions.pass_markers(end_offsets))
-            if self._positions.are_at(end_offsets):
+            self._act_on(await self._positions.pass_markers(readable_ends))
+            if self._positions.are_at(readable_ends):
                 self.health.advanced()
         now = time.monotonic()
         if now - self._checked_at < _CHECK_SECONDS:
@@ -256,7 +261,7 @@ class Line:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
-            self.health.unavailable = str(error)
+            self.health.failed(error)
             logger.warning(
                 "Redis or Kafka is not available: the line tries again", extra=self._fields() | {"error": str(error)}
             )

@@ -34,7 +34,7 @@ from schemas import names
 
 T = TypeVar("T")
 Ends = tuple[dict[Partition, int], dict[str, str]]
-"""The end offsets of partitions, and the ids of the topics."""
+"""The readable ends of partitions, and the ids of the topics."""
 
 logger = logging.getLogger(__name__)
 
@@ -239,27 +239,28 @@ class Positions:
         return outcome if session is self._session else None
 
     async def exchange(self) -> Ends:
-        """Commit the positions to Kafka, and ask it for the end offsets and the ids of the topics."""
+        """Commit the positions to Kafka, and ask it for the readable ends and the ids of the topics."""
         partitions = list(self.offsets)
         await self.commit()
-        return await self._source.end_offsets(partitions), await self._source.topic_ids()
+        return await self._source.readable_ends(partitions), await self._source.topic_ids()
 
-    async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Checkpointed | None:
-        """Move past transaction markers and compacted records at the end of a partition, which no record follows.
+    async def pass_markers(self, readable_ends: Mapping[Partition, int]) -> Checkpointed | None:
+        """Move past transaction markers and compacted records at the readable end of a partition, which no record
+        follows.
 
         Returns None if there is nothing to pass.
         """
         advances = {}
-        for partition, end_offset in end_offsets.items():
+        for partition, end in readable_ends.items():
             position = self._source.position(partition)
             at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
-            if at is not None and at < end_offset == position:
-                advances[partition] = Advance(at, Position(end_offset, 0, int(time.time() * 1000)))
+            if at is not None and at < end == position:
+                advances[partition] = Advance(at, Position(end, 0, int(time.time() * 1000)))
         return await self.cover(advances) if advances else None
 
-    def are_at(self, end_offsets: Mapping[Partition, int]) -> bool:
+    def are_at(self, ends: Mapping[Partition, int]) -> bool:
         """Returns whether everything before these offsets is applied."""
-        return all(self.offsets.get(partition, 0) >= end for partition, end in end_offsets.items())
+        return all(self.offsets.get(partition, 0) >= end for partition, end in ends.items())
 
     async def commit(self) -> None:
         """Commit the positions to Kafka's consumer group. A failure is only logged: only lag tools read them."""

@@ -2,22 +2,26 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from math import inf
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from projector import problem
+from projector.kafka.groups import Member
 from projector.kafka.topics import Topic
 from projector.ledger.control import ACCESS
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
-from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
+from projector.problem import OF_STOPPED_LINES, Problem, lasting, of_line, seconds_of, stops
 from projector.record import Partition
+from schemas import names
 from schemas.control import number_of
+from schemas.resources import ACCESS_KINDS, KINDS
+from schemas.words import utc
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -38,11 +42,19 @@ def problems(found: Observation) -> list[Problem]:
     is left out, and what several projectors report is one problem.
     """
     every = [*of_servers(found), *_of_projection(found), *_notes(found)]
-    programs: dict[Problem, list[str]] = {}
+    same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
-        programs.setdefault(replace(it, programs=()) if by else it, []).extend(by)
-    return causes([replace(it, programs=tuple(by)) if by else it for it, by in programs.items()])
+        same.setdefault(lasting(replace(it, programs=()), 0.0) if by else it, []).append(it)
+    return causes([_together(reports) for reports in same.values()])
+
+
+def _together(reports: Sequence[Problem]) -> Problem:
+    """Returns the one problem that several projectors report: it lasts as long as the first of them says."""
+    programs = tuple(program for it in reports for program in getattr(it, "programs", ()))
+    if not programs:
+        return reports[0]
+    return lasting(replace(reports[0], programs=programs), max(map(seconds_of, reports)))
 
 
 def causes(together: Sequence[Problem]) -> list[Problem]:
@@ -62,6 +74,8 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return _is_of_line(it, cause)
         case problem.Halted() | problem.Failing() if stopped:
             return _is_of_line(it, cause)
+        case problem.ForeignMember() if it.label == "no_partitions" or isinstance(it, problem.Stale):
+            return any(stranger.partitions for stranger in cause.strangers)  # nobody else can apply what waits there
         case problem.StandingBy() if it.label == "no_partitions":
             return True
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
@@ -88,16 +102,31 @@ def of_servers(found: Observation) -> Iterator[Problem]:
     else:
         yield problem.KafkaUnknown(found.kafka_unknown)
     yield from of_history(found)
+    yield from of_transactions(found)
+    yield from of_members(found)
+
+
+def of_members(found: Observation) -> Iterator[Problem]:
+    """Yields who else is a member of the consumer groups."""
+    if strangers := found.strangers:
+        yield problem.ForeignMember(tuple(map(_stranger, strangers)))
+
+
+def _stranger(member: Member) -> problem.Stranger:
+    partitions = tuple(names.position(*partition) for partition in sorted(member.partitions))
+    return problem.Stranger(member.client_id, member.host, member.group, partitions)
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
-    """Yields whether documents may be evicted, or not be written."""
+    """Yields whether documents may be evicted, or not be written, and whether the clocks differ."""
     if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
         yield problem.RedisFull(redis.used)
     if redis.refusal:
         yield problem.RedisRefusesWrites(redis.refusal)
+    if redis.clocks:
+        yield problem.ClockDiffers((), redis.clocks)
 
 
 def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
@@ -123,15 +152,39 @@ def of_history(found: Observation) -> Iterator[Problem]:
         yield kind((it.topic,), it.noticed_at, it.former_id, it.topic_id, ACCESS in it.unverified)
 
 
+def of_transactions(found: Observation) -> Iterator[Problem]:
+    """Yields which topics have transactions that are open for longer than usual."""
+    by_topic: dict[str, list[tuple[int, problem.HeldPartition]]] = {}
+    for (topic, number), held in sorted(found.open_transactions.items()):
+        seconds, records = (found.at - held.since) / 1000, held.end - held.first
+        partition = problem.HeldPartition(number, held.first, records, utc(held.since), seconds)
+        by_topic.setdefault(topic, []).append((held.since, partition))
+    for topic, partitions in by_topic.items():
+        oldest_first = tuple(partition for _, partition in sorted(partitions, key=lambda pair: pair[0]))
+        access = any(topic.endswith(kind.topic) for kind in ACCESS_KINDS)
+        yield problem.OpenTransaction((topic,), oldest_first, access)
+
+
+def of_records(redis: RedisPart) -> Iterator[Problem]:
+    """Yields of which entities the last record in Kafka is not the one that is shown: compaction keeps it alone."""
+    bad = ((kind.topic, letter) for letter in redis.newest_bad for kind in KINDS if letter.topic.endswith(kind.topic))
+    if entities := tuple(dict.fromkeys(f"{topic}:{letter.key}" for topic, letter in bad)):
+        yield problem.DocumentsAsBefore(entities)
+    if late := redis.late:
+        reused = sum(one.cause == "reused" for one in late.named)
+        yield problem.OlderPublished(tuple(one.field for one in late.named), reused, sum(late.more.values()))
+
+
 def reported(writer: Writer) -> Iterator[Problem]:
     """Yields what a projector says about itself in its heartbeat."""
     said = writer.heartbeat
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
-    for text, label, line in zip_longest(said.problems, said.kinds, said.of_lines, fillvalue=""):
+    lists = zip_longest(said.problems, said.kinds, said.of_lines, fillvalue="")
+    for (text, label, line), seconds in zip(lists, chain(said.seconds, repeat(0.0)), strict=False):
         if label not in _STATES:
-            yield problem.Reported(line, (writer.id,), label, text)
+            yield problem.Reported(line, (writer.id,), label, text, seconds)
 
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
@@ -149,6 +202,14 @@ def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
             yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", str(theirs.prefix), prefix, alone)
         elif theirs.group is not None and theirs.group != (usual := groups.most_common(1)[0][0]):
             yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group, str(usual))
+
+
+def _of_clocks(redis: RedisPart) -> Iterator[Problem]:
+    """Yields that the clocks of projectors differ from that of Redis, although the one of this program does not."""
+    differing = [(it.heartbeat.clocks, it.id) for it in redis.living if it.heartbeat.clocks]
+    if differing and not redis.clocks:
+        furthest, _ = max(differing, key=lambda it: it[0].apart_ms)
+        yield problem.ClockDiffers(tuple(program for _, program in differing), furthest)
 
 
 def unattended(redis: RedisPart) -> Problem | None:
@@ -176,15 +237,28 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
     yield from of_projectors(redis, found)
+    yield from _of_clocks(redis)
     for writer in redis.living:
         yield from reported(writer)
     if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):
         yield problem.AccessAsBefore(keys)
+    yield from of_records(redis)
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
-    if (age := max((found.ages or {}).values(), default=0.0)) > STALE_SECONDS:
-        yield problem.Stale(found.lag or 0, age)
+    yield from _stale(redis, found)
+
+
+def _stale(redis: RedisPart, found: Observation) -> Iterator[Problem]:
+    """Yields that records wait which the projectors could apply. Those behind an open transaction are not late because
+    of the projectors.
+    """
+    readable = found.readable or {}
+    ages = {partition: age for partition, age in (found.ages or {}).items() if partition in readable}
+    if (age := max(ages.values(), default=0.0)) > STALE_SECONDS:
+        records = sum(last - first for first, last in readable.values())
+        hindered = tuple(writer.id for writer in redis.living if writer.heartbeat.hindered)
+        yield problem.Stale(records, age, hindered, _are_enough(redis, found))
 
 
 def _notes(found: Observation) -> Iterator[Problem]:
@@ -197,7 +271,7 @@ def _notes(found: Observation) -> Iterator[Problem]:
         yield nobody
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
-    if others := redis.dead_letters - len(redis.bad_access):
+    if others := redis.dead_letters - len(redis.bad_access) - len(redis.newest_bad):
         yield problem.DeadLetters(others)
     for writer in redis.silent(found.at):
         role = writer.heartbeat.role
@@ -208,11 +282,21 @@ def _notes(found: Observation) -> Iterator[Problem]:
         yield problem.RedisNearlyFull(redis.used)
 
 
+def _are_enough(redis: RedisPart, found: Observation) -> bool:
+    """Returns whether each partition of the topics that are behind may have a projector of its own already."""
+    behind = {partition.topic for partition in found.waiting or ()}
+    topics = found.kafka.topics if found.kafka else []
+    return len(redis.living) >= max((len(topic.partitions) for topic in topics if topic.name in behind), default=inf)
+
+
 class WatchedLine(Protocol):
     """What is known of a line of this projector."""
 
     health: LineHealth
     topics: frozenset[str]
+
+    @property
+    def member_id(self) -> str: ...
 
     def assigned(self) -> set[Partition]: ...
 
@@ -240,7 +324,7 @@ class Lasting:
         for known in self._known_at.keys() - {type(it) for it in seen}:
             self._known_at[known] = now
         shown: list[Problem] = [it for it in seen if now - self._known_at.get(type(it), -inf) > UNKNOWN_SECONDS]
-        if (waiting := found.waiting) is not None:
+        if (waiting := found.readable) is not None:
             moved = {at: self._moved.get(at) for at in waiting}
             self._moved = {
                 at: before if (before := moved[at]) and before[0] == first else (first, now)

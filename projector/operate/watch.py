@@ -18,9 +18,19 @@ from projector.errors import Refused
 from projector.ledger.breaks import BREAKS
 from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
-from projector.operate.problems import Lasting, WatchedLine, causes
+from projector.operate.problems import Lasting, WatchedLine, causes, of_records
 from projector.operate.words import say
-from projector.problem import KafkaUnknown, OfLine, Problem, RedisUnknown
+from projector.problem import (
+    ClockDiffers,
+    DocumentsAsBefore,
+    KafkaUnknown,
+    OfLine,
+    OlderPublished,
+    Problem,
+    RedisUnknown,
+    lasting,
+    seconds_of,
+)
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
@@ -80,17 +90,22 @@ class Watch(Collector):
     def condition(self) -> Condition:
         """Returns what the heartbeat says."""
         measured_at, complete_until = self._complete
+        differing = next((it.clocks for it in self._found if isinstance(it, ClockDiffers)), None)
         # What anybody sees who asks the servers, `status` finds out itself.
         own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown)]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
             troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
-            problems=[str(say(problem)) for problem in own],
+            problems=[str(say(lasting(problem, 0.0))) for problem in own],
             kinds=[problem.label for problem in own],
             of_lines=[problem.line if isinstance(problem, OfLine) else "" for problem in own],
+            seconds=[round(seconds_of(problem), 1) for problem in own],
+            hindered=[line.health.name for line in self._lines if line.health.unavailable],
+            members=[line.member_id for line in self._lines if line.member_id],
             measured_at=measured_at,
             complete_until=complete_until,
+            clocks=differing,
             prefix=self._settings.topic_prefix,
             group=self._settings.group_id,
         )
@@ -159,6 +174,16 @@ def _parts(found: Observation) -> Iterator[Metric]:
     redis, record = found.redis, found.redis.record if found.redis else None
     yield family(metrics.MEASURED, {("kafka",): bool(found.kafka), ("redis",): bool(redis)})
     yield family(metrics.DEAD_LETTERS, redis.dead_letters if redis else _NAN)
+    wrong = {type(it): it for it in of_records(redis)} if redis else {}
+    for metric, kind in ((metrics.DOCUMENTS_AS_BEFORE, DocumentsAsBefore), (metrics.OLDER_PUBLISHED, OlderPublished)):
+        match wrong.get(kind):
+            case DocumentsAsBefore(entities):
+                count = float(len(entities))
+            case OlderPublished(entities, _, more):
+                count = float(len(entities) + more)
+            case _:
+                count = 0 if redis else _NAN
+        yield family(metric, count)
     yield family(metrics.REDIS_MEMORY, redis.used if redis else _NAN)
     yield family(metrics.REBUILD_DUE, record.rebuild_due() if record else _NAN)
     unverified: dict[tuple[str, ...], float] = {}
@@ -166,6 +191,13 @@ def _parts(found: Observation) -> Iterator[Metric]:
         unverified = {(topic.name, kind): 0 for topic in found.kafka.topics for kind in BREAKS}
         unverified |= {(it.topic, it.kind): 1 for it in lost}
     yield family(metrics.UNVERIFIED_TOPIC, unverified)
+    open_seconds: dict[tuple[str, ...], float] = {}
+    if found.kafka and found.oldest is not None:
+        open_seconds = {(topic.name,): 0.0 for topic in found.kafka.topics}
+        for at, transaction in found.open_transactions.items():
+            seconds = time.time() - transaction.since / 1000
+            open_seconds[(at.topic,)] = max(open_seconds[(at.topic,)], seconds)
+    yield family(metrics.OPEN_TRANSACTION, open_seconds)
 
 
 @contextmanager

@@ -7,9 +7,11 @@ import msgspec
 
 from projector import problem
 from projector.problem import Problem, stops
+from projector.verify.report import Unread
 from schemas import words
 from schemas.control import LAYOUT
 from schemas.heartbeat import Halted, LineTrouble
+from schemas.resources import RESOURCES
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -56,21 +58,21 @@ def say(about: Problem) -> Said:
 
 def _where(about: Problem) -> tuple[str, ...]:
     match about:
-        case problem.KafkaUnknown() | problem.OfTopics():
+        case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished():
             return ("kafka",)
         case problem.RedisUnknown():
             return "redis", "projectors", "api"
         case problem.RedisEmpty() | problem.Incomplete():
             return "redis", "api"
-        case problem.AccessAsBefore():
+        case problem.AccessAsBefore() | problem.DocumentsAsBefore():
             return ("api",)
         case problem.RedisFull() | problem.RedisRefusesWrites():
             return "redis", "projectors"
-        case problem.RedisEvicts():
+        case problem.RedisEvicts() | problem.ClockDiffers():
             return ("redis",)
-        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors() | problem.OtherSettings():
+        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors():
             return ("projectors",)
-        case problem.Stale():
+        case problem.OtherSettings() | problem.ForeignMember() | problem.Stale():
             return ("projectors",)
         case (
             problem.DeadLetters()
@@ -126,6 +128,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
             what = f"{_topics(topics)} {happened}, so what is served may be what Kafka no longer has"
             return what, _publish_again(access=access), page, detail
+        case problem.OpenTransaction(topics, held, access):
+            return _open_transaction(topics[0], held, access=access, page=page)
         case problem.RedisEvicts(policies):
             return (
                 f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
@@ -143,6 +147,13 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             return (
                 "Redis refuses writes",
                 f"{reason.rstrip('.')}. Nothing is applied until Redis accepts writes: repair its replicas or its disk",
+                page,
+            )
+        case problem.ClockDiffers(programs, clocks):
+            whose = f"that of {', '.join(programs)}" if programs else "that of this machine"
+            return (
+                f"the clocks differ: that of Redis says {words.utc(clocks.redis)}, {whose} {words.utc(clocks.own)}",
+                "API keys expire by the clock of Redis, and Data-As-Of is not known meanwhile. Let NTP set both clocks",
                 page,
             )
         case problem.RedisEmpty(filling):
@@ -187,6 +198,13 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "correct the one that is wrong, and restart it: all programs need the same value",
                 page,
             )
+        case problem.ForeignMember(strangers):
+            advice = (
+                "nobody applies here what it is given: stop it, or give it another group. Another installation of "
+                "Leadview needs a LEADVIEW_GROUP_ID of its own"
+            )
+            what = "not a projector of this installation, and a member of its consumer group"
+            return f"{what}: {_strangers(strangers)}", advice, page
         case problem.Halted(line, _, trouble):
             text, *more = _halted(trouble)
             return (
@@ -207,7 +225,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.NotAdvancing(line, programs, records, seconds, partitions):
             where = ", ".join(partitions)
             return (
-                f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s ({where})",
+                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({where})",
                 _log(programs),
                 page,
             )
@@ -218,8 +236,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "check that every projector may join the consumer group, and that none stands by",
                 page,
             )
-        case problem.Reported(_, programs, label, text):
-            return text.rstrip("."), _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case problem.Reported(_, programs, label, text, seconds):
+            return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
         case problem.AccessAsBefore(keys):
             named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
             return (
@@ -227,11 +245,36 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "`dead-letters list` says why; let the core product publish them again",
                 "runbook.md#leadviewaccessrecordsparked",
             )
-        case problem.Stale(records, seconds):
+        case problem.DocumentsAsBefore(entities):
+            advice = (
+                "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
+                "`dead-letters list` says why; let the core product publish it again with a higher version"
+            )
+            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
+            return what, advice, "runbook.md#leadviewdocumentsasbefore"
+        case problem.OlderPublished(entities, reused, more):
+            advice = (
+                "Kafka keeps the last record alone, so after a rebuild, or if Redis is emptied, it is served, also if "
+                "what it shows was deleted or revoked. Let the core product publish the entity again with a higher "
+                "version, which ends this problem"
+            )
+            older, twice = "an older version was published behind a newer one", "one version was published twice"
+            happened = f"{older}, or {twice}" if reused else older
+            if reused and reused == len(entities) and not more:
+                happened = f"{twice}, with different content"
+            what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
+            return what, advice, "runbook.md#leadviewolderpublished"
+        case problem.Stale(records, seconds, hindered, enough):
             wait = "record waits" if records == 1 else "records wait"
+            if hindered:
+                advice = f"{', '.join(hindered)} cannot apply them now: {_log(hindered)}"
+            elif enough:
+                advice = "more projectors would not help, because there are as many as partitions (docs/capacity.md)"
+            else:
+                advice = "the projectors are too slow: start more of them (docs/capacity.md)"
             return (
                 f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}",
-                "the projectors are too slow: start more of them (docs/capacity.md)",
+                advice,
                 "runbook.md#leadviewstale",
             )
         case problem.RebuildDue(live, program):
@@ -280,9 +323,49 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             assert_never(about)
 
 
+def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, access: bool, page: str) -> tuple[str, ...]:
+    """Returns the words of `_words`. The command is for the oldest transaction."""
+    oldest, records = held[0], sum(partition.records for partition in held)
+    named = ", ".join(f"{topic}:{partition.partition}" for partition in held[:_MOST_NAMED])
+    named += ", …" if len(held) > _MOST_NAMED else ""
+    what = f"a transaction is open in {named} since {oldest.since} ({duration(oldest.seconds)})"
+    abort = f"abort --topic {topic} --partition {oldest.partition} --start-offset {oldest.first}"
+    shown = "a revoked key may still work" if access else "readers see an older state"
+    return (
+        f"{what}: {records:,} {'record waits' if records == 1 else 'records wait'} for its end",
+        f"nobody can read what Kafka has acknowledged behind it, so {shown}; let its producer end it, or abort it",
+        page,
+        f"It begins at offset {oldest.first} of {topic}:{oldest.partition}. If its producer is gone:",
+        f'kafka-transactions.sh --bootstrap-server "$LEADVIEW_KAFKA_BOOTSTRAP_SERVERS" {abort}',
+    )
+
+
+def say_unread(unread: Sequence[Unread]) -> str:
+    """Returns, in whole sentences, what could not be compared because transactions are open."""
+    records = sum(part.records for part in unread)
+    where = ", ".join(f"{part.topic}:{part.partition} since {part.since or 'an unknown time'}" for part in unread)
+    wait = "record" if records == 1 else "records"
+    return (
+        f"A transaction is open in {where}, and {records:,} {wait} behind it cannot be read; `status` says what to do."
+    )
+
+
 def _named(message_key: str) -> str:
     organization, _, api_key = message_key.partition(":")
     return f"API key {api_key} of organization {organization}" if api_key else f"organization {organization}"
+
+
+def _entities(entities: Sequence[str], more: int = 0) -> str:
+    """Returns which entities are meant, or some of them and how many there are. `more` are not among them."""
+    named = []
+    for entity in entities[:_MOST_NAMED]:
+        topic, _, message_key = entity.partition(":")
+        organization, _, id_ = message_key.partition(":")
+        noun = next((resource.noun for resource in RESOURCES if resource.topic == topic), None)
+        named.append(f"{noun} {id_} of organization {organization}" if noun else _named(message_key))
+    shown = ", ".join(named)
+    count = len(entities) + more
+    return shown if count == len(named) else f"{count:,} entities, such as {shown}" if shown else f"{count:,} entities"
 
 
 _MOST_NAMED = 3
@@ -301,6 +384,19 @@ def _halted(trouble: LineTrouble) -> tuple[str, ...]:
 
 def _topics(names: Sequence[str]) -> str:
     return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _strangers(strangers: Sequence[problem.Stranger]) -> str:
+    named = [
+        f"{it.client_id or 'a program without a client id'} at {it.host} in {it.group} "
+        f"({', '.join(it.partitions) or 'no partitions'})"
+        for it in strangers[:_MOST_NAMED]
+    ]
+    return "; ".join([*named, *(["…"] if len(strangers) > _MOST_NAMED else [])])
+
+
+def _for(seconds: float) -> str:
+    return f" for {duration(seconds)}" if seconds >= 1 else ""
 
 
 def _log(programs: Sequence[str]) -> str:

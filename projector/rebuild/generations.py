@@ -15,7 +15,7 @@ Each function that changes the control record raises Refused if it may not.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
@@ -23,14 +23,16 @@ import msgspec
 from msgspec.structs import replace
 
 from projector.errors import Conflict, Refused
+from projector.kafka.ends import OpenTransaction
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, Generation, State, now
 from projector.ledger.ledger import Session, Sessions
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
+from projector.record import Partition
 from projector.redis.store import Store
 from projector.verify import compare
-from projector.verify.report import Report
+from projector.verify.report import Report, unread
 from schemas import names
 from schemas.control import GenerationId, Stamp, in_order, new_generation, number_of
 
@@ -168,6 +170,9 @@ async def _dropping(writing: Writing, generation: GenerationId, begun: Stamp) ->
         yield session
 
 
+NOTHING_HELD: Mapping[Partition, OpenTransaction] = {}
+
+
 class Criteria(msgspec.Struct, frozen=True):
     """The conditions under which the next generation may be promoted.
 
@@ -202,24 +207,31 @@ class Promoted(msgspec.Struct, frozen=True):
     flip: Flip | None
 
 
-async def verify_and_promote(store: Store, criteria: Criteria, *, force: bool = False) -> Promoted:
-    """Compare the next generation with the live one, and promote it if it passes or with `force`.
+async def verify_and_promote(
+    store: Store, criteria: Criteria, held: Mapping[Partition, OpenTransaction] = NOTHING_HELD, *, force: bool = False
+) -> Promoted:
+    """Compare the next generation with the live one, and promote it if it passes or with `force`. `held` are the
+    transactions behind which nobody can read.
 
     Raises Refused or Unavailable.
     """
-    generation, report = await verify_next(store, criteria)
+    generation, report = await verify_next(store, criteria, held)
     passes = force or report.passes(criteria.threshold)
     return Promoted(report, await promote(store, generation) if passes else None)
 
 
-async def verify_next(store: Store, criteria: Criteria) -> tuple[GenerationId, Report]:
-    """Compare the next generation with the live one, and record the time if it passes.
+async def verify_next(
+    store: Store, criteria: Criteria, held: Mapping[Partition, OpenTransaction] = NOTHING_HELD
+) -> tuple[GenerationId, Report]:
+    """Compare the next generation with the live one, and record the time if it passes. `held` are the transactions
+    behind which nobody can read: both generations lack what is there.
 
     Raises Refused or Unavailable.
     """
     record = await copies.require(store)
     generation = complete_next(record)
     report = await compare.compare(store, record.state.live, generation, allowed=criteria.allowed)
+    report.unread.extend(unread(held))
     if report.passes(criteria.threshold):
         await _note_verified(store, generation)
     return generation, report

@@ -2,7 +2,7 @@
 
 As soon as a rebuild starts, every projector writes both generations in the same script calls: a checkpoint does not
 cover a batch that missed one of them. So only the records covered before that moment have to be replayed: those of each
-partition from its first offset to its target, the end offset at that time. After the replay both
+partition from its first offset to its target, the readable end at that time. After the replay both
 generations receive the same writes, and a promotion changes only what the new mapping changes.
 
 Any number of processes share the replay, and each of them may die at any time: positions and targets are stored in
@@ -19,6 +19,7 @@ import msgspec
 
 from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
+from projector.kafka.ends import USUAL_SECONDS
 from projector.kafka.reader import open_reader
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord
@@ -94,7 +95,7 @@ async def add_next(store: Store, record: ControlRecord) -> ControlRecord:
 async def load(store: Store, settings: ProjectorSettings, generation: GenerationId) -> Rebuild:
     """Read a rebuild that was started, and store its targets unless they are stored already.
 
-    A target is the end offset of a partition, read when no program could write the live generation alone any more: so
+    A target is the readable end of a partition, read when no program could write the live generation alone any more: so
     the replay contains everything that readers may have seen. Raises Unavailable.
     """
     key = names.rebuild(generation)
@@ -184,16 +185,22 @@ async def _replay_kind(
 async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int:
     """Wait until the projectors are less than a second behind the end offsets, or `stop` is set. Returns 0 then.
 
-    If they are not after a minute, returns how many records they are behind. Raises Unavailable.
+    Returns how many records they are behind if they are not after a minute, or if only a transaction holds them back
+    that has been open for longer than usual. Raises Unavailable.
     """
+    at_readable_end: float | None = None
     deadline = time.monotonic() + _CATCH_UP_SECONDS
     async with open_reader(settings, RESOURCES) as reader:
         partitions = await reader.partitions()
         while not stop.is_set():
-            asked_at, ranges = time.monotonic(), await reader.range(partitions)
+            asked_at, ranges = time.monotonic(), await reader.whole_range(partitions)
             while (behind := await lag(store, ranges)) and time.monotonic() < asked_at + 1.0:
                 await stop.sleep(0.1)
             if not behind or time.monotonic() > deadline:
+                return behind
+            is_held = not await lag(store, await reader.range(partitions))
+            at_readable_end = (at_readable_end or asked_at) if is_held else None
+            if at_readable_end and time.monotonic() > at_readable_end + USUAL_SECONDS:
                 return behind
     return 0
 

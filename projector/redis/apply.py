@@ -2,7 +2,8 @@
 
 The leads of a changed contact get its new summary (a fan-out in batches, with at most about 100 leads per call). A lead
 that has moved is removed from the index of its former contact. An API key whose hash has changed is written with both
-records. A deleted or recreated organization becomes a job. All of this is safe to repeat at any time.
+records. A deleted or recreated organization becomes a job. A record that was published behind a newer one of its entity
+is noted (`projector/redis/late_versions.py`). All of this is safe to repeat at any time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,13 +22,20 @@ from projector.mapping import (
     PutOrDelete,
     PutOrganization,
 )
-from projector.redis import calls
+from projector.redis import calls, late_versions
 from projector.redis.calls import MAX_LEADS, Fan, Generations, compressed
+from projector.redis.late_versions import Behind
 from projector.redis.servers import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_BYTES
-from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
+from schemas.layouts import ERASE_DUE, OLDER, ORGANIZATION_DELETED, REPEATED, REPLAY_DUE, REUSED, WRITTEN
 from schemas.resources import CONTACT, LEAD
+
+_WRITTEN, _ORGANIZATION_DELETED, _REPEATED = (b"%d" % code for code in (WRITTEN, ORGANIZATION_DELETED, REPEATED))
+_BEHIND = tuple(b"%d" % code for code in (OLDER, REUSED, REPEATED))
+_OF_KEYS = {PutApiKey, DeleteApiKey}
+_CODE = ERASE_DUE - 1
+"""The bits of a code in the reply about an organization."""
 
 
 class Applied(msgspec.Struct):
@@ -38,19 +46,23 @@ class Applied(msgspec.Struct):
     dropped: int = 0
     respliced: int = 0
     """Leads that got a new summary of their contact."""
+    repeated: int = 0
+    """Those of the stale ones that repeat the stored event in a later record."""
 
     def count(self, codes: bytes) -> None:
         """Count the codes in the reply of a script: one digit for each intent."""
-        written, stale = codes.count(b"%d" % WRITTEN), codes.count(b"%d" % STALE)
+        written, dropped = codes.count(_WRITTEN), codes.count(_ORGANIZATION_DELETED)
         self.written += written
-        self.stale += stale
-        self.dropped += len(codes) - written - stale
+        self.dropped += dropped
+        self.stale += len(codes) - written - dropped
+        self.repeated += codes.count(_REPEATED)
 
     def add(self, other: "Applied") -> None:
         self.written += other.written
         self.stale += other.stale
         self.dropped += other.dropped
         self.respliced += other.respliced
+        self.repeated += other.repeated
 
 
 async def apply(
@@ -72,6 +84,20 @@ async def apply(
     """
     if not intents:
         return Applied()
+    applied = Applied()
+    for some in _parts(intents):
+        applied.add(await _apply(store, some, generations, fence, overwrite_equal, max_documents))
+    return applied
+
+
+async def _apply(
+    store: Store,
+    intents: Sequence[Intent],
+    generations: Generations,
+    fence: Fence | None,
+    overwrite_equal: bool,
+    max_documents: int,
+) -> Applied:
     clustered = await store.clustered()
     wanted = list(
         calls.of_intents(
@@ -87,6 +113,7 @@ async def apply(
     moves: list[Command] = []
     fans: list[Fan] = []
     jobs: list[str] = []
+    behind: list[Behind] = []
     for call, reply in zip(wanted, replies, strict=True):
         match call.intents[0]:
             case PutLead() | PutDocument() | DeleteDocument() as first:
@@ -96,16 +123,21 @@ async def apply(
                 elif first.resource is CONTACT:
                     fans += _fans(documents, reply)
                 applied.count(reply[0])
+                behind += _behind(documents, reply[0])
             case PutApiKey() | DeleteApiKey() as key:
                 code = await _finish_api_key(store, key, reply, fence, overwrite_equal=overwrite_equal)
                 applied.count(b"%d" % code)
+                behind += _behind([key], b"%d" % code)
             case PutOrganization() as organization:
                 due = {"erase": reply & ERASE_DUE, "replay": reply & REPLAY_DUE}
                 owner = f"{organization.organization_id} {organization.head.hex()}"
                 jobs += [f"{verb} {owner}" for verb, is_due in due.items() if is_due]
-                applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
+                applied.count(b"%d" % (reply & _CODE))
+                behind += _behind([organization], b"%d" % (reply & _CODE))
             case unknown:
                 assert_never(unknown)
+    if behind:
+        await late_versions.note(store, behind, generations, fence)
     if jobs:
         await store.add_jobs(jobs)
     if moves:
@@ -141,6 +173,31 @@ async def _finish_api_key(
         call = calls.api_key(intent, reply.decode(), overwrite_equal=overwrite_equal)
         [reply] = await store.run([call], fence=fence)
     return cast(int, reply)
+
+
+def _parts(intents: Sequence[Intent]) -> Iterator[Sequence[Intent]]:
+    """Yields the intents in parts in which no API key is written twice.
+
+    A call for a key may have to be repeated with its stored hash, and a later event of the key would overtake it.
+    """
+    if _OF_KEYS.isdisjoint(map(type, intents)):
+        yield intents
+        return
+    first, seen = 0, set[tuple[str, str]]()
+    for number, intent in enumerate(intents):
+        if isinstance(intent, PutApiKey | DeleteApiKey):
+            if (key := (intent.organization_id, intent.id)) in seen:
+                yield intents[first:number]
+                first, seen = number, set()
+            seen.add(key)
+    yield intents[first:]
+
+
+def _behind(intents: Sequence[Intent], codes: bytes) -> list[Behind]:
+    """Returns the intents of which the codes say that their record comes behind that of the stored event."""
+    if not any(code in codes for code in _BEHIND):
+        return []
+    return [(intent, code - 48) for intent, code in zip(intents, codes, strict=True) if b"%c" % code in _BEHIND]
 
 
 def _moves(leads: Sequence[PutOrDelete], reply: list[Any], generations: Generations) -> Iterator[Command]:

@@ -49,6 +49,7 @@ PROJECTS = (
     *(("zadd", _KEY, "1", "m"), ("zrem", _KEY, "m"), ("zrange", _KEY, "0", "1"), ("zscore", _KEY, "m")),
     *(("zrangebyscore", _KEY, "0", "1"), ("scan", "0"), ("evalsha", "0", "1", _KEY), ("script", "load", "return 1")),
     *(("mget", _KEY), ("mset", _KEY, "1"), ("zcard", _KEY), ("zcount", _KEY, "0", "1"), ("persist", _KEY)),
+    ("pttl", _KEY),
     *(("xadd", _KEY, "*", "f", "v"), ("xrange", _KEY, "-", "+"), ("xrevrange", _KEY, "+", "-")),
     *(("info",), ("ping",), ("time",), ("select", "0"), ("client", "setname", "x"), ("client", "list")),
     ("client", "kill", "id", "1"),

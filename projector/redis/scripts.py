@@ -48,6 +48,15 @@ class LetterRow(NamedTuple):
     letter: bytes
 
 
+class LateRow(NamedTuple):
+    """A late version that is taken off their list, if its record is not behind this one in the same partition."""
+
+    field: str
+    partition: int
+    history: int
+    offset: int
+
+
 # Documents and access.
 
 
@@ -146,6 +155,10 @@ def finish_work(*, organization: Key, lock: Key, head: bytes, holder: bytes) -> 
 
 
 @_folder.script
+def take_lock(*, lock: Key, holder: bytes, seconds: int) -> None: ...
+
+
+@_folder.script
 def expire_lock(*, lock: Key, holder: bytes, seconds: int) -> None: ...
 
 
@@ -181,7 +194,11 @@ def mark_filled(
 
 
 @_folder.script
-def store_as_of(*, copy: Key, as_of: Key, moment: int, lasts: int, needed: Sequence[EndRow]) -> None: ...
+def store_as_of(*, copy: Key, as_of: Key, moment: int, lasts: int, apart: int, needed: Sequence[EndRow]) -> None: ...
+
+
+@_folder.script
+def read_as_of(*, as_of: Key) -> None: ...
 
 
 @_folder.script
@@ -235,6 +252,14 @@ def delete_dead_letters(*, dead_letters: Key, letters: Mapping[str, int]) -> Non
 
 @_folder.script
 def replace_dead_letters(*, dead_letters: Key, letters: Sequence[LetterRow]) -> None: ...
+
+
+@_folder.script
+def note_late_versions(*, late_versions: Key, most: int, versions: Mapping[str, bytes]) -> None: ...
+
+
+@_folder.script
+def delete_late_versions(*, late_versions: Key, versions: Sequence[LateRow]) -> None: ...
 
 
 @_folder.script

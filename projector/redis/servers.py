@@ -28,7 +28,7 @@ from leadview.redis.access import Address, Sentinels, SlotMap, location
 from leadview.redis.cluster import Primaries
 from leadview.redis.connection import Connection, connect, pack
 from leadview.redis.errors import ErrorReply, Redirected
-from projector.errors import Unavailable
+from projector.errors import Denied, Unavailable
 from schemas import names
 from schemas.redis_url import Host
 from schemas.settings import RedisSettings
@@ -42,6 +42,9 @@ _REDIRECT_PAUSE = 0.02
 # its map is another one: redis-py takes 10 ms to read one.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 _LOOK_SECONDS = 0.9
+_RENEW_SECONDS = 30.0
+"""How often another connection is opened, although there is one: the address may lead to another server by now, while
+the former one still lives, as after a promotion by hand. That server has another replication id."""
 _ASKING, _SLOTS = pack((b"ASKING",)), pack((b"CLUSTER", b"SLOTS"))
 _INFO = pack((b"INFO", b"replication"))
 
@@ -94,9 +97,17 @@ class _Opened(NamedTuple):
 class Node:
     """Connections to one address, no matter which server answers there."""
 
-    def __init__(self, where: Address | Sentinels, epoch: ReplicationEpoch, client_name: str, timeout: float) -> None:
+    def __init__(
+        self,
+        where: Address | Sentinels,
+        epoch: ReplicationEpoch,
+        client_name: str,
+        timeout: float,
+        *,
+        renew: float = _RENEW_SECONDS,
+    ) -> None:
         """All connections have the name. `timeout`, in seconds, applies to connecting, and to sending a pipeline and
-        receiving all of its replies.
+        receiving all of its replies. Another connection is opened every `renew` seconds.
         """
         self.at: Host = (where.host, where.port) if isinstance(where, Address) else ("", 0)
         """Host and port, unless a Sentinel names them."""
@@ -104,10 +115,12 @@ class Node:
         self._epoch = epoch
         self._client_name = client_name.encode()
         self._timeout = timeout
+        self._renew = renew
         self._replication_id = b""
         """That of the connection that was opened last."""
         self._counted_id = b""
         """That of the last pipeline."""
+        self._opened_at = -inf
         self._all: set[_Opened] = set()
         self._idle: list[_Opened] = []
 
@@ -165,12 +178,32 @@ class Node:
     async def _take(self) -> _Opened:
         while self._idle:
             opened = self._idle.pop()
-            if not opened.connection.closed and opened.replication_id == self._replication_id:
+            if opened.connection.closed or opened.replication_id != self._replication_id:
+                self._drop(opened, "Redis has restarted or failed over")
+            elif time.monotonic() - self._opened_at < self._renew:
                 return opened
-            self._drop(opened, "Redis has restarted or failed over")
+            else:
+                return await self._renewed(opened)
+        return await self._open()
+
+    async def _renewed(self, former: _Opened) -> _Opened:
+        """Returns another connection in place of this one; this one if no other one can be opened."""
+        try:
+            opened = await self._open()
+        except (errors.Unavailable, Unavailable):
+            self._opened_at = time.monotonic()
+            return former
+        except BaseException:
+            self._drop(former, "it was given up while another one was opened")
+            raise
+        self._drop(former, "another connection has taken its place")
+        return opened
+
+    async def _open(self) -> _Opened:
         connection, replication_id = await connect(
             await self._where.find(), self._prove, within=self._timeout, max_in_flight=1
         )
+        self._opened_at = time.monotonic()
         self._epoch.opened += 1
         self._replication_id = replication_id
         opened = _Opened(connection, self._epoch.opened, replication_id)
@@ -196,11 +229,16 @@ def _errors() -> Iterator[None]:
         raise Unavailable(f"Redis: {error}") from error
 
 
+_IN_A_SCRIPT = "can't run this command"
+"""What Redis says instead of NOPERM if a script calls what its user may not."""
+
+
 def good(replies: list[Any]) -> list[Any]:
-    """Returns the replies. Raises Unavailable if there is an error among them."""
+    """Returns the replies. Raises Unavailable if there is an error among them; Denied if this user lacks a right."""
     for reply in replies:
         if isinstance(reply, errors.ErrorReply):
-            raise Unavailable(f"Redis: {reply}") from reply
+            denied = str(reply).startswith("NOPERM") or _IN_A_SCRIPT in str(reply)
+            raise (Denied if denied else Unavailable)(f"Redis: {reply}") from reply
     return replies
 
 

@@ -7,6 +7,7 @@ versions.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from projector.problem import RedisEvicts
 from projector.redis.scripts import SCRIPTS
 from projector.redis.servers import Fence, Node, Request, all_of, fields, good, servers
 from schemas import names
+from schemas.control import Stamp
+from schemas.heartbeat import Clocks
 from schemas.settings import ProjectorSettings, RedisSettings
 
 _WRITER = "leadview-writer-"
@@ -91,6 +94,8 @@ class Store:
         self._clustered: bool | None = True if self.sharded else None
         self.beginning = asyncio.Lock()
         """Held while this program begins a control record."""
+        self.newest = Stamp("")
+        """The latest stamp of a control record that this program has seen."""
 
     @property
     def replication_epoch(self) -> int:
@@ -221,6 +226,10 @@ class Store:
         nodes = await self._servers.nodes()
         return [fields(reply) for reply in await all_of([node.ask(b"INFO", section) for node in nodes])]
 
+    async def clocks(self) -> list[Clocks]:
+        """Returns the clock of each server that holds documents, and that of this program. Raises Unavailable."""
+        return await all_of([_clocks(node) for node in await self._servers.nodes()])
+
     async def memory_ratio(self) -> float:
         """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
         return max(memory.share for memory in await self.memories())
@@ -266,3 +275,9 @@ class Store:
                     keys = keys[SLICE:]
         if keys:
             yield keys
+
+
+async def _clocks(node: Node) -> Clocks:
+    before = time.time()
+    seconds, microseconds = await node.ask(b"TIME")
+    return Clocks.read(int(before * 1000), int(seconds) * 1000 + int(microseconds) // 1000, int(time.time() * 1000))

@@ -1,11 +1,16 @@
 """Finds out up to which moment everything that Kafka held is visible: what the API says in `Data-As-Of`.
 
 A sample is a moment, and the end offsets that Kafka had after it. As soon as the positions of a shard have reached
-them, every change that Kafka held at that moment is visible there. All moments are those of one clock, that of the
-Redis server with the home copy of the control record.
+them, every change that Kafka held at that moment is visible there.
+
+Each clock may be wrong, and may be set at any time. So two of them have to agree: that of the Redis server with the
+home copy of the control record, and that of this program. The moment is the earlier time of both. While they differ,
+there is no sample.
 """
 
 import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -18,6 +23,7 @@ from projector.redis import scripts
 from projector.redis.scripts import EndRow
 from projector.stop import Stop, repeat
 from schemas import names
+from schemas.heartbeat import APART_MS, Clocks
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -38,7 +44,9 @@ class _Sample(Struct, frozen=True):
 class DataAsOf:
     """Takes samples in a projector, and stores each one in the shards that have reached it."""
 
-    def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
+    def __init__(self, settings: ProjectorSettings, writing: Writing, clock: Callable[[], float] = time.time) -> None:
+        """`clock` is that of this program, in seconds since 1970."""
+        self._clock = clock
         self._settings = settings
         self._writing = writing
         self._reader: Reader | None = None
@@ -56,6 +64,8 @@ class DataAsOf:
     async def _turn(self) -> None:
         moment = await self._store()
         self._latest = None
+        if moment is None:
+            return
         try:
             ends = await self._ends()
         except Unavailable:
@@ -64,8 +74,10 @@ class DataAsOf:
         if ends is not None:
             self._latest = _Sample(moment, ends)
 
-    async def _store(self) -> int:
-        """Store the samples in the shards that have reached them. Returns the time of Redis, in ms since 1970."""
+    async def _store(self) -> int | None:
+        """Store the samples in the shards that have reached them. Returns the time, in ms since 1970; None if the
+        clocks differ.
+        """
         record = await self._writing.sessions.look()
         latest = self._latest
         self._waiting = {tag: old for tag in record.copies if (old := self._waiting.get(tag) or latest)}
@@ -78,14 +90,18 @@ class DataAsOf:
                     as_of=names.copy(names.AS_OF, tag),
                     moment=sample.moment if sample else 0,
                     lasts=_LASTS_MS if sample else 0,
+                    apart=APART_MS,
                     needed=sample.ends if sample else (),
                 )
             )
+        before = int(self._clock() * 1000)
         replies = dict(zip(record.copies, await self._writing.store.run(commands), strict=True))
         for tag, (_, stored) in replies.items():
             if tag in self._waiting and stored >= self._waiting[tag].moment:
                 del self._waiting[tag]
-        return int(replies[names.HOME][0])
+        after = int(self._clock() * 1000)
+        clocks = Clocks.read(before, int(replies[names.HOME][0]), after)
+        return None if clocks.differ else min(clocks.redis, after)
 
     async def _ends(self) -> list[EndRow] | None:
         """Returns the end offsets of all partitions that had records; None if a partition cannot be read."""

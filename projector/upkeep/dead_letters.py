@@ -27,6 +27,7 @@ from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition, Record
+from projector.redis import late_versions
 from projector.redis.apply import apply
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
@@ -36,13 +37,14 @@ from schemas.control import GenerationId
 from schemas.faults import Fault
 from schemas.fields import UUID_AS_0, are_lower_uuids
 from schemas.layouts import HEAD, Head, read_head
-from schemas.resources import ACCESS_KINDS, API_KEY, KINDS, ORGANIZATION, Kind, Resource
+from schemas.resources import ACCESS_KINDS, API_KEY, KINDS, ORGANIZATION, RESOURCES, Kind, Resource
 from schemas.settings import ProjectorSettings
 
 _MAX_GAP = 5000
 _MAX_GROUP = 1000
 _LOOK_SECONDS = 10.0
 _MOST_TO_LOOK_AT = 10_000
+_MOST_TO_JUDGE = 1_000
 _SHARE = 0.02
 """The share of the time that a look at very many dead letters may take."""
 
@@ -76,6 +78,40 @@ async def of_access(store: Store, settings: ProjectorSettings, count: int) -> li
     patterns = [f"{topic(settings, kind)}:*".encode() for kind in ACCESS_KINDS]
     found = [letter for each in patterns async for letters in in_slices(store, each) for letter in letters]
     return [letter for letter in found if not letter.accepted]
+
+
+async def of_newest(
+    store: Store, settings: ProjectorSettings, generation: GenerationId, count: int
+) -> list[DeadLetter]:
+    """Returns those of documents that nobody has accepted, and whose entity shows no later record in this generation:
+    the newest record of the entity is bad. At most `_MOST_TO_JUDGE` dead letters are looked at.
+
+    `count` is how many dead letters there are. Raises Unavailable.
+    """
+    if not count:
+        return []
+    kinds: dict[str, Kind] = {topic(settings, kind): kind for kind in RESOURCES}
+    judged, newest = set[str](), []
+    async for letters in in_slices(store):
+        waiting = [letter for letter in letters if not letter.accepted and letter.field not in judged]
+        judged.update(letter.field for letter in waiting)
+        newest += [
+            letter
+            for letter, value in await _with_heads(store, waiting, kinds, generation)
+            if len(value) < HEAD or is_newest(letter, read_head(value))
+        ]
+        if len(judged) >= _MOST_TO_JUDGE:
+            break
+    return sorted(newest, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+
+
+async def _with_heads(
+    store: Store, letters: Sequence[DeadLetter], kinds: dict[str, Kind], generation: GenerationId
+) -> list[tuple[DeadLetter, bytes]]:
+    """Returns the dead letters whose message key names an entity, each with the head of its value."""
+    found = [(letter, name) for letter in letters if (name := _value_of(letter, kinds, generation))]
+    values = await store.ask([(b"GETRANGE", name, 0, HEAD - 1) for _, name in found]) if found else []
+    return [(letter, value) for (letter, _), value in zip(found, values, strict=True)]
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -173,7 +209,7 @@ async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: 
         _check_topic(settings, partition.topic)
         if partition not in existing:
             raise Refused(f"The topic {partition.topic} has no partition {partition.partition}.")
-    for partition, (_, end) in (await reader.range(list(offsets))).items():
+    for partition, end in (await reader.end_offsets(list(offsets))).items():
         if (last := offsets[partition].span[1]) >= end:
             raise Refused(
                 f"{partition.topic}:{partition.partition}:{last} does not exist: the partition has "
@@ -303,12 +339,19 @@ async def keep_clear(store: Store, settings: ProjectorSettings, stop: Stop) -> N
     async def turn() -> None:
         nonlocal seconds
         began = time.monotonic()
-        deleted = await clear(store, settings)
+        deleted, over = await clear(store, settings), await _clear_late(store)
         seconds = time.monotonic() - began
         if deleted:
             logger.info("dead letters were deleted, because newer events were applied", extra={"dead_letters": deleted})
+        if over:
+            logger.info("entities whose last record was not their newest have a newer one", extra={"entities": over})
 
     await repeat("the look for superseded dead letters", turn, stop, lambda: max(_LOOK_SECONDS, seconds / _SHARE))
+
+
+async def _clear_late(store: Store) -> int:
+    record = await copies.read(store)
+    return await late_versions.clear(store, record.state.live) if record else 0
 
 
 async def clear(store: Store, settings: ProjectorSettings) -> int:
@@ -320,15 +363,11 @@ async def clear(store: Store, settings: ProjectorSettings) -> int:
     deleted = 0
     async for dead_letters in in_slices(store):
         waiting = [letter for letter in dead_letters if not letter.accepted]  # others stay until they are dropped
-        found = [(letter, name) for letter in waiting if (name := _value_of(letter, kinds, record.state.live))]
-        if not found:
-            continue
-        values = await store.ask([(b"GETRANGE", name, 0, HEAD - 1) for _, name in found])
         deleted += await delete(
             store,
             [
                 letter
-                for (letter, _), value in zip(found, values, strict=True)
+                for letter, value in await _with_heads(store, waiting, kinds, record.state.live)
                 if len(value) >= HEAD and is_superseded(letter, read_head(value))
             ],
         )
@@ -358,3 +397,10 @@ def is_superseded(letter: DeadLetter, head: Head) -> bool:
     if letter.version is None:
         return is_later
     return head.version > letter.version or (head.version == letter.version and is_later)
+
+
+def is_newest(letter: DeadLetter, head: Head) -> bool:
+    """Returns whether the bad record of a dead letter is the newest one of its entity, as far as that is known: it is
+    not superseded by the event that a value shows, and does not come before it in the same partition.
+    """
+    return not is_superseded(letter, head) and not (head.partition == letter.partition and head.offset > letter.offset)

@@ -24,9 +24,11 @@ import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Superseded, Unavailable
+from projector.kafka.reader import held_back
 from projector.ledger.writers import Writing
 from projector.line.health import WorkHealth
-from projector.redis.scripts import erase, expire_lock, finish_work
+from projector.redis import late_versions
+from projector.redis.scripts import erase, expire_lock, finish_work, take_lock
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from projector.upkeep import dead_letters, reapply
@@ -62,7 +64,8 @@ class Lock(msgspec.Struct, frozen=True):
 async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
     """Hold the lock of this name until the block ends. Yields None if another process holds it. Raises Unavailable."""
     holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
-    if not await store.ask_one(b"SET", key, holder, b"NX", b"EX", _LOCK_SECONDS):
+    [is_taken] = await store.run([take_lock(lock=key, holder=holder, seconds=_LOCK_SECONDS)])
+    if not is_taken:
         yield None
         return
     lock, ended = Lock(key, holder, store.replication_epoch), Stop()
@@ -156,6 +159,7 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
         if own and (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
         await dead_letters.delete(store, [letter for letter in own if not _is_later(letter, read_head(head))])
+    await late_versions.delete_of_organization(store, organization_id)
     logger.info(
         "everything of a deleted organization was erased", extra={"organization": organization_id, "keys": keys}
     )
@@ -209,12 +213,15 @@ async def _replay(writing: Writing, settings: ProjectorSettings, organization_id
 
     The API serves nothing of the organization before. Records of equal events are written, too: an erasure that ran at
     the same time may have deleted a contact, and with it the index entry of a lead that is still stored, or the record
-    by which an API key is found. Bad records become dead letters again. Returns False if the job has to be run again.
+    by which an API key is found. Bad records become dead letters again. Returns False if the job has to be run again,
+    such as because a transaction holds back records that Kafka has acknowledged: one of them may revoke a key.
     """
     store, owner = writing.store, names.organization(organization_id)
     head, due = await _head(store, owner)
     if due != JOB_REPLAY:
         return True  # deleted meanwhile: a separate job erases it; or an earlier job has replayed it already
+    if await held_back(settings, _REPLAYED):
+        return False
     count = await reapply.in_place(writing, settings, organization_id, _REPLAYED, parks=True)
     logger.info(
         "the records of a recreated organization were applied again",

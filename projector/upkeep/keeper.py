@@ -78,13 +78,13 @@ class Keeper:
         """Returns None if a topic is missing: a Redis that holds nothing is not complete. The health says so."""
         async with open_reader(self._settings, KINDS) as reader:
             try:
-                ranges = await reader.range(await reader.existing_partitions())
+                ends = await reader.end_offsets(await reader.existing_partitions())
             except Refused:
                 return None
         # Kafka may not name a partition for a moment. What any shard has read of it must be read in this one, too.
         known = {partition for copy in record.present for partition in copy.positions}
-        missing = {partition: record.highest_offset(partition) for partition in known - ranges.keys()}
-        return missing | {partition: last for partition, (_, last) in ranges.items()}
+        missing = {partition: record.highest_offset(partition) for partition in known - ends.keys()}
+        return missing | ends
 
     async def _finish_drops(self, record: ControlRecord) -> None:
         """Finish drops whose command has died."""

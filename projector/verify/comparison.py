@@ -247,6 +247,7 @@ async def _verified(store: Store, settings: ProjectorSettings, subject: Subject,
             async for difference in _named(outcome, named=report.differences + report.allowed < _MOST_NAMED):
                 report.add(difference, allowed)
             changing += len(outcome.pending | outcome.written)
+            report.late |= _late(outcome.reading.expected)
             for name, count in outcome.reading.strays().items():
                 report.strays[name] = report.strays.get(name, 0) + count
         report.notes += await topics.notes()
@@ -258,6 +259,15 @@ async def _verified(store: Store, settings: ProjectorSettings, subject: Subject,
                     "keys do not have any more: delete these entities by events, a tombstone alone would not last"
                 )
     return report
+
+
+def _late(expected: Reference) -> set[str]:
+    """Returns the entities whose last record is not their newest one, except those of deleted organizations."""
+    return {
+        names.late_version(kind.topic, organization_id if kind is ORGANIZATION else f"{organization_id}:{id_}")
+        for kind, organization_id, id_ in expected.late
+        if kind is ORGANIZATION or not expected.is_erased(organization_id)
+    }
 
 
 def _kind(name: str, settings: ProjectorSettings) -> Kind:

@@ -1,10 +1,14 @@
 """The result of a verification."""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from projector.kafka.ends import OpenTransaction
+from projector.record import Partition
 from schemas.resources import AS_SPECIFIED
+from schemas.words import utc
 
 _EXAMPLES = 10
 _MOST_SEEN = 1_000_000
@@ -30,6 +34,26 @@ class Difference(msgspec.Struct, frozen=True):
     def is_allowed(self, allowed: frozenset[str]) -> bool:
         """Returns whether all of its fields are allowed to differ."""
         return allowed.issuperset(self.named_fields)
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A number of `records` that Kafka has acknowledged, and that nobody can read: they are in the partition from the
+    offset `first` on, where the oldest open transaction begins. `since` is the time of its first record, RFC 3339;
+    empty if it is not known.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    records: int
+    since: str
+
+
+def unread(held: Mapping[Partition, OpenTransaction]) -> Iterator[Unread]:
+    """Yields what these transactions hold back."""
+    for (topic, number), transaction in sorted(held.items()):
+        since = utc(transaction.began_at) if transaction.began_at else ""
+        yield Unread(topic, number, transaction.first, transaction.records, since)
 
 
 def counts_by_topic() -> dict[str, int]:
@@ -60,9 +84,14 @@ class Report(msgspec.Struct):
     """The most entities that were kept at once."""
     strays: dict[str, int] = msgspec.field(default_factory=dict)
     """For each topic whose number of partitions was raised, how many live records are in a former partition."""
+    unread: list[Unread] = msgspec.field(default_factory=list)
+    """What could not be compared, because nobody can read it."""
     seen: set[int] = msgspec.field(default_factory=set)
     """Hashes of the documents that were counted, because a scan may return a name twice. The first million is enough:
     names come twice only where Redis makes its table larger meanwhile."""
+
+    late: set[str] = msgspec.field(default_factory=set)
+    """The entities whose last record in the topics is not their newest one, as `names.late_version` names them."""
 
     @property
     def differences(self) -> int:
@@ -91,6 +120,11 @@ class Report(msgspec.Struct):
         if len(self.examples) < _EXAMPLES:
             self.examples.append(difference)
 
+    def has(self, topic: str, message_key: str) -> bool:
+        """Returns whether a difference of this entity was counted. `topic` is without its prefix."""
+        organization_id, _, id_ = message_key.partition(":")
+        return hash((topic, organization_id, id_ or organization_id)) in self.seen
+
     def leave(self, changing: int, what: str) -> None:
         """Note that so many kept changing. `what` are documents or organizations."""
         self.changing = changing
@@ -100,13 +134,15 @@ class Report(msgspec.Struct):
     @property
     def is_exact(self) -> bool:
         """Whether everything was compared, and nothing differs."""
-        return not (self.differences or self.allowed or self.changing)
+        return not (self.differences or self.allowed or self.changing or self.unread)
 
     def passes(self, threshold: int) -> bool:
-        """Returns whether the number of differences that are not allowed is at most `threshold`."""
-        return self.differences <= threshold
+        """Returns whether everything could be read, and the number of differences that are not allowed is at most
+        `threshold`.
+        """
+        return self.differences <= threshold and not self.unread
 
     def to_json(self) -> dict[str, object]:
         """Returns all figures as builtin types."""
-        found = {field: getattr(self, field) for field in self.__struct_fields__ if field != "seen"}
+        found = {field: getattr(self, field) for field in self.__struct_fields__ if field not in ("seen", "late")}
         return found | {"differences": self.differences}

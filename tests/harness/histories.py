@@ -127,6 +127,66 @@ def histories(draw: st.DrawFn, *, again: bool = True) -> History:
     return history
 
 
+_KINDS = (resources.LEAD, resources.CONTACT, resources.API_KEY, resources.ORGANIZATION)
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """`version` is the version or what it grows by; `late` the milliseconds since the step before it, by Kafka's clock;
+    `clock` how far that of the producer is off, in seconds."""
+
+    kind: resources.Kind
+    verb: str
+    version: int
+    choice: int
+    partition: int
+    late: int
+    clock: int
+
+
+def _steps(kinds: Collection[resources.Kind]) -> st.SearchStrategy[list[_Step]]:
+    step = st.builds(
+        _Step,
+        kind=st.sampled_from(sorted(kinds, key=lambda kind: kind.topic)),
+        verb=st.sampled_from(["changed", "changed", "deleted", "tombstone"]),
+        version=st.integers(1, 4),
+        choice=st.integers(0, 1),
+        partition=st.integers(0, 1),
+        late=st.integers(0, 1),
+        clock=st.integers(-5, 5),
+    )
+    return st.lists(step, max_size=12)
+
+
+@st.composite
+def in_the_same_moment(draw: st.DrawFn) -> History:
+    """A history of entities that move between two partitions all the time. Records of both may have the same time, and
+    the clocks of the producers are off."""
+    history, time_ms, version = History({}), crm.at_ms(0), 1
+    for step in draw(_steps((resources.LEAD, resources.CONTACT))):
+        time_ms, version = time_ms + step.late, version + step.version
+        _publish(history, step, version, step.partition, time_ms)
+    return history
+
+
+@st.composite
+def disorders(draw: st.DrawFn) -> History:
+    """A history in which versions go back, or come twice. No organization is deleted."""
+    history = History({})
+    for second, step in enumerate(draw(_steps(_KINDS))):
+        if step.kind is resources.ORGANIZATION:
+            step = msgspec.structs.replace(step, verb="changed")  # noqa: PLW2901
+        _publish(history, step, step.version, 0, crm.at_ms(second))
+    return history
+
+
+def _publish(history: History, step: _Step, version: int, partition: int, time_ms: int) -> None:
+    entity_id = _IDS.get(step.kind, (crm.ORGANIZATION if step.kind is resources.ORGANIZATION else API_KEYS[0],))[0]
+    entity = (step.kind, crm.ORGANIZATION, entity_id)
+    message = _message(Happening(entity, step.verb, step.choice, 1, False), version, step.clock)
+    place = history.partitions.setdefault((step.kind, partition), [])
+    place.append(msgspec.structs.replace(message.record(len(place), partition), timestamp=time_ms))
+
+
 def merged(history: History, random: Random) -> Iterator[list[Record]]:
     """Yields all records in batches: those of a partition in order, the partitions at random, some records twice."""
     read = dict.fromkeys(history.partitions, 0)

@@ -49,6 +49,7 @@ class ScriptedKafka:
         self._seeks: list[Mapping[Partition, int | None]] = []
         self.committed: dict[Partition, int] = {}
         self.member = False
+        self.member_id = "scripted"
         self.polls = self.stays = 0
         """How often the line wanted to read, and how often it only wanted to stay a member."""
         self.offsets: dict[Partition, int] = {}
@@ -121,6 +122,7 @@ class ScriptedKafka:
     def leave(self) -> None:
         self.calls.append("leave")
         self.member = False
+        self.member_id = "scripted"
         self.offsets.clear()
 
     async def stop(self) -> None:
@@ -164,7 +166,7 @@ class ScriptedKafka:
         was, self._was_cut_off = self._was_cut_off, False
         return was
 
-    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    async def readable_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {at: self.end(at) for at in partitions}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:

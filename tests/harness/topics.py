@@ -3,9 +3,12 @@
 Everything that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial as bind
+from threading import Event, Thread
 from typing import Any, Literal
+from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
@@ -65,6 +68,26 @@ class Topics:
         self.admin.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
         self._producer = self._new_producer()  # the former one does not know the new partitions yet
 
+    @contextmanager
+    def consumed(self, kind: resources.Kind, group: str) -> Iterator[None]:
+        """Let somebody with a console consumer be a member of a group until the block ends."""
+        names = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "client.id": "console-consumer"}
+        consumer, ended = Consumer(names | {"log_level": 0}), Event()
+
+        def consume() -> None:
+            consumer.subscribe([self.name(kind)])
+            while not ended.is_set():
+                consumer.poll(0.1)
+
+        thread = Thread(target=consume)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            consumer.close()
+
     def alter(self, kind: Literal["topic", "broker"], name: str, values: Mapping[str, str]) -> None:
         """Set these options of a topic or a broker."""
         entries = [
@@ -91,6 +114,24 @@ class Topics:
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE_SECONDS) == 0
         return records
+
+    def begin_transaction(
+        self, *messages: Message, partition: int | None = None, seconds: float | None = None
+    ) -> Producer:
+        """Publish these messages in a transaction, which the caller commits or aborts. `seconds` is the time of all of
+        these records, as in `crm`; None: now.
+        """
+        settings = {"transactional.id": str(uuid4()), "transaction.timeout.ms": 600_000}
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0, **settings})
+        producer.init_transactions(PATIENCE_SECONDS)
+        producer.begin_transaction()
+        place: dict[str, Any] = {} if partition is None else {"partition": partition}
+        if seconds is not None:
+            place["timestamp"] = at_ms(seconds)
+        for message in messages:
+            producer.produce(self.name(message.kind), key=message.key, value=message.value, **place)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        return producer
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Returns the offsets that Kafka has stored for a consumer group."""

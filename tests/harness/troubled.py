@@ -9,19 +9,24 @@ from msgspec.structs import replace
 
 from projector import problem
 from projector.dead_letter import DeadLetter
+from projector.kafka.groups import Member
 from projector.kafka.topics import Retention
 from projector.ledger.control import ControlRecord, Copy, Generation
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.observe import Observation, RedisPart
+from projector.operate.observe import Held, Observation, RedisPart
+from projector.record import Partition
+from projector.redis.late_versions import LateVersion, LateVersions
 from projector.redis.store import Memory
 from schemas.faults import Fault
-from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Clocks, Failing, Former, Halted, LineTrouble, StandingBy
 from tests.harness import crm
 from tests.harness.console import observation_of
 from tests.harness.generations import generation, ids
 
 HALT = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
+
+HELD = problem.HeldPartition(0, 17, 3, "2026-01-01T00:00:00.000Z", 7.0)
 
 EVERY: list[problem.Problem] = [
     problem.RedisUnknown("no answer"),
@@ -32,9 +37,15 @@ EVERY: list[problem.Problem] = [
     problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
     problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
     problem.TopicTruncated(("a",), "2026-01-01T00:00:00Z", "old", "", access=False),
+    problem.OpenTransaction(
+        ("a",), (HELD, problem.HeldPartition(1, 5, 1, "2026-01-01T00:00:01.000Z", 6.0)), access=True
+    ),
+    problem.OpenTransaction(("a",), (HELD,), access=False),
     problem.RedisEvicts(("allkeys-lru",)),
     problem.RedisFull(1.0),
     problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
+    problem.ClockDiffers((), Clocks(3_600_000, 0)),
+    problem.ClockDiffers(("a", "b"), Clocks(0, 3_600_000)),
     problem.RedisEmpty(filling=False),
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
@@ -48,6 +59,9 @@ EVERY: list[problem.Problem] = [
     problem.NoPartitions("documents", (), 2, spare=True),
     problem.Reported("documents", ("a",), "no_step", "no step"),
     problem.Stale(1, 61.0),
+    problem.Stale(2, 61.0, ("a",)),
+    problem.Stale(2, 61.0, enough=True),
+    problem.ForeignMember((problem.Stranger("console-consumer", "10.0.0.7", "leadview", ("crm.leads:0",)),)),
     problem.RebuildDue(1, 2),
     problem.GenerationUnfilled(2),
     problem.GenerationUnwritten(2, 3),
@@ -56,6 +70,8 @@ EVERY: list[problem.Problem] = [
     problem.Silent("a", "run", 9.0),
     problem.FewProjectors(1, 2),
     problem.AccessAsBefore(("a:b", "a")),
+    problem.DocumentsAsBefore(("leads:a:b",)),
+    problem.OlderPublished(("leads:a:b", "organizations:a"), 1, 3),
     problem.RedisNearlyFull(0.9),
 ]
 
@@ -119,6 +135,23 @@ def _created_again() -> Observation:
     return replace(found, redis=_with_copies(ledger=replace(copy, positions=stored)))
 
 
+def _open_transaction() -> Observation:
+    """With one in the first partition. Three records wait for its end, for longer than a line may be late."""
+    assert WELL.kafka
+    at, (first, end) = next(iter(WELL.kafka.ranges.items()))
+    began_at = int(WELL.at) - 100_000
+    kafka = replace(WELL.kafka, ranges={**WELL.kafka.ranges, at: (first, end + 3)})
+    held = {at: Held(end, end + 3, began_at, 100.0, doubtful=False)}
+    return replace(WELL, kafka=kafka, oldest={at: began_at}, held=held)
+
+
+def _with_a_stranger() -> Observation:
+    assert WELL.kafka
+    stranger = Member("stranger", "leadview", "console-consumer", "10.0.0.7", (Partition("crm.leads", 0),))
+    found = _projectors(*[{"members": ["ours"]}] * 2)
+    return replace(found, kafka=replace(WELL.kafka, members=[stranger]))
+
+
 def _with_copies(**copies: Copy) -> RedisPart:
     return replace(_part(), record=replace(_record(), copies={tag.encode(): it for tag, it in copies.items()}))
 
@@ -159,6 +192,8 @@ def _without_projectors(redis: RedisPart) -> Observation:
 
 
 _BAD_KEY = DeadLetter("crm.api-keys", 0, 5, f"{crm.ORGANIZATION}:{crm.API_KEY}", "bad", 0)
+_BAD_LEAD = DeadLetter("crm.leads", 0, 5, f"{crm.ORGANIZATION}:{crm.LEAD}", "bad", 0)
+_LATE = LateVersion("leads", f"{crm.ORGANIZATION}:{crm.LEAD}", "older", 5, 6, 0, 7, 0, 0)
 _DELETES = Retention("delete", 604_800_000, -1)
 
 OBSERVED: dict[str, Callable[[], Observation]] = {
@@ -170,6 +205,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "a topic is missing": lambda: _contacts(exists=False, partitions=(), retention=None),
     "a topic is not compacted": lambda: _contacts(retention=_DELETES),
     "a topic was deleted and created again": _created_again,
+    "a transaction is open": _open_transaction,
     "one projector has another prefix": lambda: _projectors({"prefix": "crn."}, {"prefix": "crm."}, prefix="crm."),
     "all projectors have another prefix": lambda: _projectors(*[{"prefix": "crn."}] * 2, prefix="crm."),
     "one projector has another prefix, and may not see such topics": lambda: _projectors(
@@ -179,6 +215,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
         *[{"prefix": "crn."}] * 2, prefix="crm."
     ),
     "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}),
+    "a stranger is in the consumer group": _with_a_stranger,
     "Redis is away": lambda: replace(WELL, redis=None, redis_unknown="Redis does not answer within 1.2 s", oldest=None),
     "Redis was emptied, and no projector fills it": lambda: _without_projectors(replace(_part(), record=None)),
     "Redis evicts": lambda: _redis(memories=[Memory(1, 0, "allkeys-lru")]),
@@ -186,8 +223,9 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "Redis refuses writes": lambda: _redis(refusal="NOREPLICAS Not enough good replicas to write."),
     "a line is halted": lambda: _projectors(_documents(HALT), {}),
     "a line is failing": lambda: _projectors(_documents(Failing("documents", "KeyError")), {}),
-    "a bad record": lambda: _redis(dead_letters=1),
+    "a bad record": lambda: _redis(dead_letters=1, newest_bad=[_BAD_LEAD]),
     "a bad record of an API key": lambda: _redis(dead_letters=1, bad_access=[_BAD_KEY]),
+    "an older version is published behind a newer one": lambda: _redis(late=LateVersions([_LATE])),
     "an older program": _older_program,
     "a rebuild that nobody continues": _abandoned_rebuild,
     "the projectors' user lacks a right": lambda: _projectors(

@@ -259,6 +259,7 @@ WORST: tuple[Worst, ...] = (
     Worst("a record of headers", lambda n: _batch(raw_batches.record(0, b"k", b"v", ((b"a", b"b"),) * (n // 4))), _unpacked),
     Worst("batches without records", lambda n: _batch(b"", 0) * (n // 61), _unpacked),
     Worst("gzip", lambda n: gzip.compress(bytes(n * 16)), _decompressed(1)),
+    Worst("members of gzip", lambda n: gzip.compress(b"") * (n // 20), _decompressed(1)),
     Worst("gzip that is cut off", lambda n: gzip.compress(os.urandom(n))[:-9], _decompressed(1)),
     Worst("blocks of snappy", lambda n: b"\x82SNAPPY\0" + bytes(8) + b"\0\0\0\1\0" * (n // 5), _decompressed(2)),
     Worst("snappy", lambda n: bytes(cramjam.snappy.compress_raw(bytes(n * 16))), _decompressed(2)),

@@ -65,6 +65,7 @@ AREAS = (
             "may",
             "put_api_key",
             "put_organization",
+            "take_lock",
         ),
         ("service/lua_access", "service/lua_documents", "service/upkeep", "service/recreated"),
         _SINGLE,

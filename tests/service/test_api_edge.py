@@ -123,12 +123,6 @@ def head_of(size: int) -> bytes:
             id="a body that is announced",
         ),
         pytest.param(
-            b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-            "body_not_allowed",
-            id="an empty body in chunks",
-        ),
-        pytest.param(
             b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
             200,
             None,
@@ -152,6 +146,48 @@ def test_a_refused_head_has_no_body(api: ApiServer) -> None:
     received = api.exchange(b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
     assert received.startswith(b"HTTP/1.1 400 ")
     assert received.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        pytest.param(b"0\r\n\r\n", 200, None, id="empty"),
+        pytest.param(b"000;a=b\r\nX-Trailer: x\r\n\r\n", 200, None, id="with an extension and a trailer"),
+        pytest.param(b"0\r\n\r\n" + HEALTH * 3, 200, None, id="more requests behind it"),
+        pytest.param(b"5\r\nhello\r\n0\r\n\r\n", 400, "body_not_allowed", id="a chunk"),
+        pytest.param(b"5", 400, "body_not_allowed", id="the size of a chunk"),
+        pytest.param(b"00a", 400, "body_not_allowed", id="a size with zeros"),
+        pytest.param(b"x\r\n", 400, "bad_request", id="not a size"),
+        pytest.param(b"\r\n", 400, "bad_request", id="no size"),
+        pytest.param(b"0;a\rb\r\n\r\n", 400, "bad_request", id="a line end in an extension"),
+        pytest.param(
+            b"0;" + b"a" * MAX_HEAD_BYTES, 431, "request_header_fields_too_large", id="an extension that does not end"
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [pytest.param(1, id="byte by byte"), 1_000_000])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_get_in_chunks_is_answered_if_its_body_is_empty(
+    api: ApiServer, method: str, body: bytes, status: int, code: str | None, size: int
+) -> None:
+    """HAProxy, and nginx without buffering, make this of an HTTP/2 request that ends with an empty DATA frame."""
+    head = f"{method} /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    received = api.exchange(head + body, size)
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert b"\r\nconnection: close\r\n" in received
+    if method == "GET":
+        [answer] = responses(received)
+        assert answer.json.get("error") == code
+
+
+def test_get_in_chunks_that_waits_for_100_is_refused_at_once(api: ApiServer) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+    assert answer_to(api, head).error == "body_not_allowed"
+
+
+def test_get_whose_first_chunk_never_comes_is_refused_in_time(hurried_api: ApiServer) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert answer_to(hurried_api, head).status == 408
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.redis.servers import LARGE_EACH, Link
+from api.redis.servers import LARGE_EACH, Link, servers
+from api.redis.serving import Serving
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
@@ -188,6 +189,46 @@ def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Rec
         assert get(api, caller, lead).status == 503
         proxy.faults = Faults()
         wait_until(lambda: get(api, caller, lead).status == 200, "large values are served again")
+
+
+def test_a_forgotten_connection_for_large_values_costs_no_request(
+    proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor
+) -> None:
+    """What stands between the machines passes nothing on, and tells nobody. The request uses another connection."""
+    caller = records.caller(key_limit=LIMIT, organization_limit=LIMIT)
+    lead = records.lead(caller.organization_id, text())
+    with running_api(ApiSettings(redis_url=proxy.url, api_redis_timeout=6)) as api:
+        for remaining_then in (99, 88):
+            assert (get(api, caller, lead).status, remaining(get(api, caller, lead))) == (200, remaining_then - 1)
+            proxy.forgotten = {proxy.accepted}
+            answers = list(pool.map(lambda _: get(api, caller, lead), range(9)))
+            assert [each.status for each in answers] == [200] * 9
+            assert {each.body for each in answers} == {answers[0].body}
+
+
+async def test_a_forgotten_connection_for_large_values_is_found_without_a_request(
+    proxy: FaultyProxy, records: Records
+) -> None:
+    """It is used twice a second, as the first connection is, so that nothing forgets it, and a dead one is replaced."""
+    caller = records.caller()
+    lead = records.lead(caller.organization_id, text())
+    settings = ApiSettings(redis_url=proxy.url, api_redis_timeout=2)
+    control.complete_all(settings)
+    api_servers = servers(settings)
+    async with connected(api_servers):
+        link, name = api_servers.link(b""), name_of(caller, lead)
+        serving = Serving(api_servers)
+        polling = asyncio.create_task(serving.poll())
+        parts, *_ = await link.read_large(b"", name, None)
+        large = link._large
+        assert large
+        received_at = large.received_at
+        await eventually(lambda: large.received_at > received_at, "it is used")
+        proxy.forgotten = {proxy.accepted}
+        await eventually(lambda: large.closed, "it is found")
+        assert (await link.read_large(b"", name, None))[0] == parts
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
 
 
 def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records, caller: Caller) -> None:

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,7 +18,9 @@ from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
+from tests.harness.services import Kafka
 from tests.harness.waiting import wait_until
+from tests.service.conftest import new_leadview
 
 
 @pytest.fixture
@@ -79,6 +82,57 @@ def test_never_there(tmp_path: Path) -> None:
         assert api.get("/healthz").status == 200
         assert api.get(LEADS + "x").status == 401  # responses that do not need Redis are unchanged
         assert api.get(LEADS + "x", key="lv_live_x").error == "invalid_api_key"
+
+
+def reason(caplog: pytest.LogCaptureFixture) -> str:
+    """Returns why requests were answered with 503, as their log lines say it."""
+    return str([vars(line).get("reason") for line in caplog.records if line.getMessage() == "request answered"])
+
+
+_BEFORE: dict[str, str] = {"maxclients": "100", "requirepass": ""}
+
+
+@pytest.mark.parametrize(
+    ("said", "change", "settings"),
+    [
+        pytest.param("max number of clients", {"maxclients": 1}, {}, id="it has too many connections"),
+        pytest.param("WRONGPASS", {}, {"redis_username": "nobody", "redis_password": "x"}, id="a wrong password"),
+        pytest.param("WRONGPASS", {}, {"redis_username": "locked"}, id="a user whose password did not arrive"),
+        pytest.param("NOAUTH", {"requirepass": "secret"}, {}, id="no password"),
+    ],
+)
+def test_what_redis_says_when_it_refuses_a_connection(
+    own_redis: Any,
+    client: redis.Redis,
+    kafka: Kafka,
+    topic_prefix: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    said: str,
+    change: dict[str, Any],
+    settings: dict[str, str],
+) -> None:
+    """The log line of a 503 says it, and so does `status`."""
+    client.acl_setuser("locked", enabled=True, passwords=["+x"], commands=["+@all"], keys=["*"])
+    for name, value in change.items():
+        client.config_set(name, value)
+    with running_api(patient(own_redis.url, **settings), ready=False) as api:
+        wait_until(lambda: ask(api, Caller()).status == 503 and said in reason(caplog), "the log line says it")
+        assert_unavailable(ask(api, Caller()))
+    with new_leadview(kafka, topic_prefix, own_redis, tmp_path) as leadview:
+        status = leadview.run("status", "--json", **settings).json
+    assert status["kinds"][0] == "redis_unknown"
+    assert said in status["problems"][0]
+    for name in change:
+        client.config_set(name, _BEFORE[name])
+
+
+def test_a_user_without_a_password_is_not_another_user(own_redis: RedisServer, client: redis.Redis) -> None:
+    client.acl_setuser("lvapi", enabled=True, nopass=True, commands=["+@all"], keys=["*"])
+    with running_api(patient(own_redis.url.replace("redis://", "redis://lvapi@"))) as api:
+        assert api.is_ready()
+        connections = [each for each in client.client_list() if each["name"].startswith("leadview")]
+        assert {each["user"] for each in connections} == {"lvapi"}
 
 
 def test_script_flush(api: ApiServer, records: Records, client: redis.Redis) -> None:

@@ -117,6 +117,37 @@ def test_all_workers_end_by_themselves_after_the_drain(tmp_path: Path, redis_ser
     assert child.log.read_text().count("serves for a last time") == 2
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_replaces_the_workers_and_sigusr1_does_nothing(
+    tmp_path: Path, redis_server: RedisService, caller: Caller, workers: int
+) -> None:
+    settings = {"redis_url": redis_server.url, "api_redis_timeout": PATIENCE_SECONDS, "api_workers": workers}
+    with running_api_process(tmp_path / "log", **settings) as (child, api):
+        before = {*descendants(child.pid)}
+        os.kill(child.pid, signal.SIGUSR1)
+        os.kill(child.pid, signal.SIGHUP)
+
+        def is_replaced() -> bool:
+            assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404, "no request fails"
+            # One of them is the resource tracker of multiprocessing, which stays.
+            return sum(is_alive(pid) for pid in before) <= len(before) - workers
+
+        wait_until(is_replaced, "the workers were replaced")
+        wait_until(lambda: len(descendants(child.pid)) == len(before), "as many workers as before")
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(PATIENCE_SECONDS) == 0
+
+
+def test_an_idle_connection_ends_after_the_time_of_the_setting(tmp_path: Path, redis_server: RedisService) -> None:
+    with (
+        running_api_process(tmp_path / "log", redis_url=redis_server.url, api_keep_alive=1) as (_, api),
+        api.connect() as idle,
+    ):
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        [answer] = responses(read_all(idle))
+    assert (answer.status, answer.headers.get("connection")) == (200, None)
+
+
 @contextmanager
 def two_workers(
     folder: Path, redis: RedisServer | RedisService, **settings: object

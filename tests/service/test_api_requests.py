@@ -164,6 +164,12 @@ def test_head_is_get_without_a_body(api: ApiServer, records: Records, caller: Ca
         pytest.param('junk {etag} ,, "', 304, id="among garbage"),
         pytest.param('W/"000000000000000000000000"', 200, id="another"),
         pytest.param('"x"', 200, id="none of ours"),
+        pytest.param('W/"{bare}-gzip"', 304, id="with the coding that Apache appends"),
+        pytest.param('"{bare}--gzip"', 304, id="with the coding that Jetty appends"),
+        pytest.param('"{bare};br"', 304, id="with a coding behind a semicolon"),
+        pytest.param('W/"{bare}-zstd"', 304, id="with another coding"),
+        pytest.param('"{bare}-x"', 200, id="with something else behind it"),
+        pytest.param('"x{bare}-gzip"', 200, id="with something else before it"),
         pytest.param("{bare}", 200, id="without quotes"),
         pytest.param('"*"', 200, id="a quoted star is a tag"),
         pytest.param("", 200, id="empty"),
@@ -199,23 +205,44 @@ EXPOSED = {
 PAGES = ("/healthz", "/readyz", "/api/v1/ext/openapi.json")
 
 
-@pytest.mark.parametrize("path", [LEADS + UNKNOWN, LEADS + "x", CONTACTS + UNKNOWN, *PAGES])
-def test_preflight_needs_no_key(api: ApiServer, path: str) -> None:
-    sent = {
-        "Origin": "https://tool.example",
-        "Access-Control-Request-Method": "GET",
-        "Access-Control-Request-Headers": "authorization",
-    }
-    answer = api.get(path, method="OPTIONS", headers=sent)
+PREFLIGHT = {"Origin": "https://tool.example", "Access-Control-Request-Method": "GET"}
+
+
+@pytest.mark.parametrize("path", [LEADS + UNKNOWN, LEADS + "x", CONTACTS + UNKNOWN, *PAGES, "/nothing", "/healthz/"])
+def test_preflight_of_any_path_needs_no_key(api: ApiServer, path: str) -> None:
+    answer = api.get(path, method="OPTIONS", headers=PREFLIGHT)
     told = {
         "allow": "GET, HEAD, OPTIONS",
         "access-control-allow-origin": "*",
         "access-control-allow-methods": "GET, HEAD, OPTIONS",
-        "access-control-allow-headers": "Authorization, If-None-Match, X-Request-Id",
+        "access-control-allow-headers": "Authorization, If-None-Match, Prefer, X-Request-Id",
     }
     assert (answer.status, answer.body, answer.headers | told) == (204, b"", answer.headers)
     assert int(answer.headers["access-control-max-age"]) > 0
     assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        pytest.param("authorization,traceparent", "authorization, traceparent", id="of a tracing SDK"),
+        pytest.param("authorization, x-datadog-trace-id , Content-Type", None, id="with spaces"),
+        pytest.param("a;b, x y, sentry-trace, é", "sentry-trace", id="what cannot be a name is left out"),
+        pytest.param(",", "Authorization, If-None-Match, Prefer, X-Request-Id", id="none"),
+    ],
+)
+def test_preflight_allows_every_header_that_is_asked_for(api: ApiServer, asked: str, allowed: str | None) -> None:
+    sent = PREFLIGHT | {"Access-Control-Request-Headers": asked}
+    answer = api.get(LEADS + UNKNOWN, method="OPTIONS", headers=sent)
+    found = answer.headers["access-control-allow-headers"]
+    assert found == (allowed or "authorization, x-datadog-trace-id, Content-Type")
+    assert answer.headers["vary"] == "Access-Control-Request-Headers"
+
+
+@pytest.mark.parametrize("left_out", PREFLIGHT)
+def test_options_of_an_unknown_path_without_a_preflight_is_404(api: ApiServer, left_out: str) -> None:
+    sent = {name: value for name, value in PREFLIGHT.items() if name != left_out}
+    assert api.get("/nothing", method="OPTIONS", headers=sent).error == "not_found"
 
 
 @pytest.mark.parametrize("path", [LEADS + UNKNOWN, "/healthz", "/nothing", "/api/v1/ext/openapi.json"])
@@ -242,7 +269,7 @@ def test_openapi_is_not_sent_again(api: ApiServer) -> None:
     headers = api.get(OPENAPI).headers
     assert headers["vary"] == "Origin"
     tag = headers["etag"]
-    for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+    for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', f'{tag[:-1]}-gzip"', "*"):
         found = api.get(OPENAPI, headers={"If-None-Match": sent})
         told = (found.status, found.body, found.headers["etag"], found.headers["vary"])
         assert told == (304, b"", tag, "Origin"), sent

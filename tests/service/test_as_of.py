@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from projector.redis.scripts import EndRow
 from projector.stop import Stop
 from projector.upkeep.as_of import DataAsOf
 from schemas import api_keys, names, resources
+from schemas.heartbeat import APART_MS
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response
@@ -220,9 +222,9 @@ async def test_what_is_stored(projection: Projection) -> None:
     [tag, *_] = (await control.complete(projection.store)).copies
 
     async def store(moment: int, *ends: EndRow) -> int:
-        of = {"copy": names.copy(names.CONTROL, tag), "as_of": names.copy(names.AS_OF, tag)}
+        of: dict[str, Any] = {"copy": names.copy(names.CONTROL, tag), "as_of": names.copy(names.AS_OF, tag)}
         [(_, stored)] = await projection.store.run(
-            [scripts.store_as_of(moment=moment, lasts=86_400_000, needed=ends, **of)]
+            [scripts.store_as_of(moment=moment, lasts=86_400_000, apart=APART_MS, needed=ends, **of)]
         )
         return int(stored)
 
@@ -237,8 +239,63 @@ async def test_what_is_stored(projection: Projection) -> None:
         (100, [reached], 100, "it has reached all ends"),
         (90, [reached], 100, "it does not go back"),
         (200, [EndRow("crm.leads:0", 8, NO_ID)], 100, "it stands still"),
+        (later(APART_MS), [reached], 100, "the clock of this server is behind"),
     ):
         assert await store(moment, *ends) == expected, why
+    as_of = names.copy(names.AS_OF, tag)
+    a_little = later(APART_MS - 500)
+    await projection.store.ask_one(b"SET", as_of, a_little)
+    assert await store(200, reached) == a_little, "the clock was set back a little: it does not go back"
+    assert await projection.store.run([scripts.read_as_of(as_of=as_of)]) == [None], "and nothing is said meanwhile"
+    await projection.store.ask_one(b"SET", as_of, later(3_600_000))
+    assert await store(200, reached) == 200, "the clock was set back an hour: what is later is none"
+    assert await projection.store.run([scripts.read_as_of(as_of=as_of)]) == [200]
     await projection.store.ask_one(b"HSET", names.copy(names.CONTROL, tag), "filled", b"")
     assert await store(300, reached) == 0
     assert await projection.store.ask_one(b"GET", names.copy(names.AS_OF, tag)) is None
+
+
+def later(milliseconds: int) -> int:
+    """Returns the time that it is so much later, in ms since 1970."""
+    return int(datetime.now(UTC).timestamp() * 1000) + milliseconds
+
+
+async def test_there_is_no_sample_while_clocks_differ(kafka: Kafka, topic_prefix: str, own_redis: RedisServer) -> None:
+    """Whichever of the two is wrong. Then the moment is the earlier time of both, and never in the future."""
+    Topics(kafka, topic_prefix).create(1)
+    settings = ProjectorSettings(
+        redis_url=own_redis.url, kafka_bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix
+    )
+    ahead = 0.0
+    with own_redis.client() as client:
+        async with writing(settings, "run") as here:
+            await control.complete(here.store)
+            sampler = DataAsOf(settings, here, lambda: datetime.now(UTC).timestamp() + ahead)
+            try:
+                for ahead in (0.0, -1.0, 1.0, -3600.0, 3600.0, 0.0):
+                    began = later(0)
+                    await sampler._turn()  # it stores the sample before as well
+                    sampled, before = sampler._latest, int(client.get(names.AS_OF) or 0)
+                    await sampler._turn()
+                    stored = int(client.get(names.AS_OF) or 0)
+                    assert (sampled is None) is (abs(ahead) > 2), ahead
+                    assert stored == max(before, sampled.moment if sampled else 0)
+                    assert stored <= later(0)
+                    if sampled:
+                        assert sampled.moment >= began + 1000 * min(ahead, 0)
+            finally:
+                await sampler._close()
+
+
+def test_no_response_is_from_the_future(leadview: Leadview) -> None:
+    """What is stored is from before the clock of Redis was set back, and no projector runs; `status` knows no more."""
+    projector = leadview.start("run")
+    with leadview.api() as api:
+        wait_until(lambda: as_of(get(api)) > NEVER, "it is known")
+        projector.stop()
+        stored = [names.copy(names.AS_OF, tag.encode()) for tag in control.read_all(leadview.redis)]
+        for ahead, is_told in ((3_600_000, False), (-3_600_000, True), (3_600_000, False)):
+            for name in stored:
+                leadview.redis.set(name, later(ahead))
+            assert (as_of(get(api)) > NEVER) is is_told
+            assert (leadview.run("status", "--json").json["data_as_of"] is not None) is is_told

@@ -27,6 +27,7 @@ from schemas import names, resources
 from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
+from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
@@ -297,3 +298,54 @@ async def test_a_text_of_another_program_is_left_alone(book: Book) -> None:
     assert not (await book.read()).offsets
     with pytest.raises(Refused, match="was not written by this program"):
         await book.accept("7")
+
+
+WRONG = {"first_name": 7}
+
+
+@pytest.mark.parametrize(
+    ("messages", "entities"),
+    [
+        pytest.param([crm.contact(5), crm.contact(6, **WRONG)], [crm.CONTACT], id="the newest record is bad"),
+        pytest.param([crm.contact(6, **WRONG)], [crm.CONTACT], id="the only record is bad"),
+        pytest.param([crm.deleted(resources.CONTACT, 5), crm.contact(6, **WRONG)], [crm.CONTACT], id="behind a delete"),
+        pytest.param([crm.contact(6, **WRONG), crm.contact(7)], [], id="a newer one is good"),
+        pytest.param([crm.contact(6, **WRONG), crm.contact(6)], [], id="it was corrected"),
+        pytest.param([crm.contact(6, **WRONG), crm.contact(5)], [], id="an older one is the last one"),
+        pytest.param([crm.contact(5), crm.api_key(6, status="WRONG")], [], id="that of access is another problem"),
+    ],
+)
+async def test_of_which_documents_the_newest_record_is_bad(
+    leadview: Leadview, messages: list[Message], entities: list[str]
+) -> None:
+    leadview.topics.create(partitions=1)
+    leadview.serve(crm.organization(1), *messages)
+    leadview.wait_until_current()
+    status = orjson.loads(leadview.run("status", "--json").stdout)
+    assert ("documents_as_before" in status["kinds"]) is bool(entities)
+    assert all(id_ in status["verdict"] for id_ in entities)
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [
+        pytest.param(("dead-letters", "accept", "--all", "--note", "known"), id="accepted"),
+        pytest.param(("dead-letters", "drop", "--all"), id="dropped"),
+        pytest.param(None, id="published again"),
+    ],
+)
+def test_a_document_as_before_is_a_problem_until_somebody_has_dealt_with_it(
+    leadview: Leadview, repair: tuple[str, ...] | None
+) -> None:
+    leadview.topics.create(partitions=1)
+    port = free_port()
+    leadview.serve(crm.organization(1), crm.contact(5), crm.contact(6, **WRONG), metrics_port=port)
+    leadview.wait_until_current()
+    assert f"contact {crm.CONTACT}" in leadview.run("status")
+    wait_until(lambda: metric(port, "leadview_projector_documents_as_before") == 1, "the metric says so")
+    if repair:
+        assert leadview.run(*repair).status == 0
+    else:
+        leadview.publish(crm.contact(7))
+        leadview.wait_until_current()
+    wait_until(lambda: leadview.run("status").status == 0, "all is well")

@@ -41,7 +41,10 @@ from tests.service.test_redis_users import access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
 FILLED, EMPTY = (resources.ORGANIZATION, resources.LEAD), (resources.API_KEY, resources.CONTACT)
-ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka history", "Kafka partitions", "Kafka records", "Kafka consumer groups"
+ALL_OF_KAFKA = (
+    *("Kafka", "Kafka topics", "Kafka history", "Kafka transactions"),
+    *("Kafka partitions", "Kafka records", "Kafka consumer groups"),
+)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ refuses to store is in `tests/unit/test_fetching.py` and `tests/fuzz/kafka.py`.
 """
 
 import asyncio
+import gzip
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -149,10 +150,17 @@ NO_TYPE = tuple((name.encode(), None if name == "content-type" else of) for name
 BAD_ID = crm.uuid(0x7A)
 """Nothing newer is applied of it, so its dead letters stay."""
 BAD = msgspec.structs.replace(crm.lead(id=BAD_ID), value=b"{")
+MEMBERS = [crm.lead(id=crm.uuid(number), referrer="in a member of its own") for number in (0x7B, 0x7C)]
 NOT_UTF_8 = batch([record(BAD, ((b"\xff\xfe", b"x"),), offset) for offset in range(3)])
 DIGITS = b"9" * 4300
 TOO_LARGE, NOT_IN_ORDER = "has more than 16,777,216 bytes", "the offsets of its records are not in order"
 EVENT, EMPTY = b'{"id":"%b"}' % crm.uuid(1).encode(), b'{"a":[]}'
+
+
+def in_members(messages: Sequence[Message]) -> bytes:
+    """Returns a batch of gzip, in which each message has a member of its own: Kafka reads all of them."""
+    records = [record(message, offset=number) for number, message in enumerate(messages)]
+    return batch(records, codec=GZIP, compressed=b"".join(map(gzip.compress, records)))
 
 
 def of_any_producer() -> dict[str, Hostile]:
@@ -163,6 +171,7 @@ def of_any_producer() -> dict[str, Hostile]:
         "a name of a header": Hostile(NOT_UTF_8, "", 3, 3),
         "a name of a header of a key": Hostile(NOT_UTF_8, "", 3, 3, KEY),
         "twice": Hostile(batch([record(FIRST, offset=at) for at in (0, 0, 2)]), NOT_IN_ORDER, records=3, good=[FIRST]),
+        "members of gzip": Hostile(in_members(MEMBERS), number=0, records=2, good=MEMBERS),
         "behind": Hostile(batch([record(FIRST, offset=at) for at in (0, 99)]), NOT_IN_ORDER, records=2, good=[FIRST]),
         "a key of 20 MB": Hostile(of_key(20), TOO_LARGE),
         "a key of 110 MB": Hostile(of_key(110), TOO_LARGE, kind=ORGANIZATION),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from projector.record import Record
+from projector.redis import late_versions
 from projector.reference import Reference
 from projector.upkeep import jobs, reapply
 from schemas import names, resources
@@ -39,6 +40,34 @@ async def test_any_order_ends_the_same(projection: Projection, history: History,
     await _live(projection, history, random)
     _assert_right(projection, history)
     _assert_reference_has_no_order(history, random)
+
+
+@everywhere
+@law
+@given(history=histories.in_the_same_moment(), seed=seeds)
+async def test_the_order_between_partitions_is_that_of_kafkas_times(
+    projection: Projection, history: History, seed: int
+) -> None:
+    """Whatever is read first, and whatever the clocks of the producers say. At the same time, the tombstone wins."""
+    random = _begin(projection, seed)
+    await _apply(projection, history, histories.merged(history, random), random)
+    assert projection.documents() == documents_of(history.records())
+    _assert_reference_has_no_order(history, random)
+
+
+@law
+@given(history=histories.disorders(), seed=seeds)
+async def test_late_versions_are_those_of_the_reference(projection: Projection, history: History, seed: int) -> None:
+    random = _begin(projection, seed)
+    await _apply(projection, history, histories.merged(history, random), random)
+    reference = Reference()
+    for record in history.records():
+        reference.add(record)
+    named = (await late_versions.current(projection.store, ids(1)[0])).named
+    assert {(one.kind, one.id, one.offset) for one in named} == {
+        (kind.topic, id_, last.offset) for (kind, _, id_), last in reference.late.items()
+    }
+    assert projection.documents() == documents(reference)
 
 
 @law

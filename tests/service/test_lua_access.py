@@ -9,7 +9,7 @@ from projector.record import Record
 from projector.redis.scripts import erase, finish_work
 from projector.upkeep import jobs
 from schemas import api_keys, names, resources
-from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
+from schemas.layouts import ERASE_DUE, OLDER, ORGANIZATION_DELETED, REPLAY_DUE, REUSED, STALE, WRITTEN
 from tests.harness import crm, stored
 from tests.harness.generations import generation
 from tests.harness.projection import Projection
@@ -56,8 +56,8 @@ ORGANIZATIONS = [
     pytest.param([organization(1, 0)], [WRITTEN], b"L-1", id="created"),
     pytest.param([organization(1, 0, api_access=False)], [WRITTEN], b"L-0", id="created without access"),
     pytest.param([organization(9, 0), organization(10, 1, api_access=False)], [WRITTEN] * 2, b"L-0", id="9 to 10"),
-    pytest.param([organization(2, 0), organization(1, 1, api_access=False)], [WRITTEN, STALE], b"L-1", id="older"),
-    pytest.param([organization(2, 0), organization(2, 1, api_access=False)], [WRITTEN, STALE], b"L-1", id="equal"),
+    pytest.param([organization(2, 0), organization(1, 1, api_access=False)], [WRITTEN, OLDER], b"L-1", id="older"),
+    pytest.param([organization(2, 0), organization(2, 1, api_access=False)], [WRITTEN, REUSED], b"L-1", id="equal"),
     pytest.param([organization(1, 0), organization_deleted(2, 1)], [WRITTEN, WRITTEN + ERASE_DUE], b"DE", id="deleted"),
     pytest.param([organization_deleted(2, 0)], [WRITTEN + ERASE_DUE], b"DE", id="deleted before ever heard of"),
     pytest.param(
@@ -68,14 +68,14 @@ ORGANIZATIONS = [
     ),
     pytest.param(
         [organization_deleted(2, 0), organization(1, 1)],
-        [WRITTEN + ERASE_DUE, STALE + ERASE_DUE],
+        [WRITTEN + ERASE_DUE, OLDER + ERASE_DUE],
         b"DE",
         id="a marker keeps an older event out",
     ),
     pytest.param([organization(3, 0), organization_gone(1)], [WRITTEN, WRITTEN + ERASE_DUE], b"TE", id="a tombstone"),
     pytest.param(
         [organization(3, 0), organization_gone(1), organization(3, 2), organization(4, 3)],
-        [WRITTEN, WRITTEN + ERASE_DUE, STALE + ERASE_DUE, WRITTEN + REPLAY_DUE],
+        [WRITTEN, WRITTEN + ERASE_DUE, REUSED + ERASE_DUE, WRITTEN + REPLAY_DUE],
         b"LR1",
         id="created again after a tombstone, which keeps the version",
     ),

@@ -478,3 +478,73 @@ async def test_an_error_of_one_server_is_raised_when_all_have_answered() -> None
     with pytest.raises(projector.errors.Unavailable, match="it is away"):
         await all_of([fail(), answer()])
     assert ended
+
+
+@contextmanager
+def moved_address(tmp_path: Path) -> Iterator[tuple[FaultyProxy, redis.Redis, redis.Redis]]:
+    """Yields an address that leads to a primary, the primary, and another one, to which the address may be moved while
+    the former primary lives: connections that exist stay where they are.
+    """
+    with (
+        RedisServer.start(tmp_path / "former") as former,
+        RedisServer.start(tmp_path / "new") as new,
+        faulty_proxy(former.port) as proxy,
+        former.client() as of_former,
+        new.client() as of_new,
+    ):
+        for name, client in (("former", of_former), ("new", of_new)):
+            client.set("name", name)
+        yield proxy, of_former, of_new
+        proxy.faults = Faults()
+
+
+def move(proxy: FaultyProxy, client: redis.Redis) -> None:
+    proxy.server_port = client.get_connection_kwargs()["port"]
+
+
+async def test_a_worker_of_the_api_renews_its_connection(tmp_path: Path) -> None:
+    """What waits for a reply over the former connection gets it."""
+    with moved_address(tmp_path) as (proxy, _, new):
+        api_servers = servers(ApiSettings(redis_url=proxy.url, api_redis_timeout=PATIENCE_SECONDS))
+        async with connected(api_servers):
+            link = api_servers.link(b"")
+            await link.read_large(b"", b"name", None)
+            move(proxy, new)
+            proxy.faults = Faults(held=b"ECHO")
+            waiting = link.connection.call((b"ECHO", b"before"))
+            await eventually(lambda: proxy.holding, "it is on its way")
+            former = link.connection
+            renewing = asyncio.create_task(api_servers.renew())
+            await eventually(lambda: link.connection is not former, "there is another connection")
+            assert await link.connection.call((b"GET", b"name")) == b"new"
+            proxy.faults = Faults()
+            assert await waiting == b"before"
+            await renewing
+            assert former.closed
+            parts, *_ = await link.read_large(b"", b"name", None)
+            assert parts == [b"new"]
+            proxy.faults = Faults(refusing=True)
+            with pytest.raises(leadview.redis.errors.Unavailable):
+                await api_servers.renew()
+            assert await link.connection.call((b"GET", b"name")) == b"new", "the present one stays"
+
+
+async def test_a_projector_renews_its_connections(tmp_path: Path) -> None:
+    """The other server has another replication id: what was written before may be missing there."""
+    with moved_address(tmp_path) as (proxy, _, new):
+        settings = ProjectorSettings(redis_url=proxy.url)
+        found = access(settings)
+        epoch = ReplicationEpoch()
+        node = Node(found.server(found.hosts[0]), epoch, "test", PATIENCE_SECONDS, renew=0)
+        name = [pack((b"GET", b"name"))]
+        assert await node.send(name) == [b"former"]
+        proxy.faults = Faults(refusing=True)
+        assert await node.send(name) == [b"former"], "no other one can be opened"
+        proxy.faults = Faults()
+        before = epoch.number
+        assert (await node.send(name), epoch.number) == ([b"former"], before)
+        move(proxy, new)
+        with pytest.raises(projector.errors.Unavailable, match="restarted or failed over"):
+            await node.send(name, before)
+        assert await node.send(name) == [b"new"]
+        node.close()

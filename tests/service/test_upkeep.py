@@ -161,6 +161,16 @@ async def test_a_lock_that_was_lost_is_left_to_its_next_holder(world: World) -> 
     assert world.client.ttl(LOCK) > LONG_SECONDS
 
 
+async def test_the_lock_of_a_dead_process_ends_although_the_clock_was_set_back(projection: Projection) -> None:
+    """Redis stores when a lock expires, so that it would last an hour longer."""
+    await projection.apply(crm.organization(1).record(0))
+    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    projection.client.set(LOCK, ANOTHER, ex=3600)
+    await jobs.run_all(projection.writing, projection.settings)
+    assert projection.client.get(LOCK) == ANOTHER, "its holder may be alive, and renew it"
+    assert 0 < projection.client.ttl(LOCK) <= LOCK_SECONDS
+
+
 @without_leftover_tasks
 async def test_a_lock_is_not_renewed_any_more_when_its_job_has_ended(world: World) -> None:
     """The job ends while a renewal is on its way, which swallows a cancellation."""

@@ -140,6 +140,13 @@ def a_topic_was_created_again(here: Installation) -> Iterator[None]:
     _published_and_verified(here)
 
 
+def a_transaction_is_open(here: Installation) -> Iterator[None]:
+    """Nobody else publishes to this partition meanwhile, and nothing in it is visible before the transaction ends."""
+    producer = here.leadview.topics.begin_transaction(crm.lead(1, id=crm.uuid(0xBEEF)))
+    yield
+    producer.abort_transaction()
+
+
 def _published_and_verified(here: Installation) -> None:
     """What the advice says: publish all entities again, then verify what is served."""
     here.publish()
@@ -169,6 +176,13 @@ def bad_record(message: Message, here: Installation) -> Iterator[None]:
     here.leadview.publish(message)
     yield
     here.succeed("dead-letters", "drop", "--all")
+
+
+def older_version(here: Installation) -> Iterator[None]:
+    here.leadview.publish(crm.lead(200), crm.lead(199))
+    yield
+    here.leadview.publish(crm.lead(201))
+    here.leadview.wait_until_current()
 
 
 def clock_is_off(days: int, here: Installation) -> Iterator[None]:
@@ -225,6 +239,12 @@ def one_has(settings: dict[str, Any], here: Installation) -> Iterator[None]:
     child = here.leadview.start("run", **settings)
     yield
     child.stop()
+
+
+def a_stranger_in_the_group(here: Installation) -> Iterator[None]:
+    """Somebody has taken the group of the installation for any name."""
+    with here.leadview.topics.consumed(resources.LEAD, here.leadview.group):
+        yield
 
 
 def all_have(settings: dict[str, Any], here: Installation, command: Sequence[str] = PROJECTOR) -> Iterator[None]:
@@ -313,11 +333,13 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "a topic is missing": a_topic_is_missing,
     "a topic is not compacted": a_topic_is_not_compacted,
     "a topic was deleted and created again": a_topic_was_created_again,
+    "a transaction is open": a_transaction_is_open,
     "one projector has another prefix": bind(one_has, {"topic_prefix": "crn."}),
     "all projectors have another prefix": bind(all_have, {"topic_prefix": "crn."}),
     "one projector has another prefix, and may not see such topics": one_projector_may_not_see_its_topics,
     "all projectors have another prefix, and may not see such topics": all_projectors_may_not_see_their_topics,
     "one projector has another group": bind(one_has, {"group_id": "another"}),
+    "a stranger is in the consumer group": a_stranger_in_the_group,
     "Redis is away": bind(paused, all_of_them),
     "Redis was emptied, and no projector fills it": bind(without_projectors, all_of_them),
     "Redis evicts": bind(configured, "maxmemory-policy", "allkeys-lru", "noeviction"),
@@ -335,6 +357,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "a line is halted": a_line_is_halted,
     "a line is failing": a_line_is_failing,
     "a bad record": bind(bad_record, crm.lead(200, stage="WRONG")),
+    "an older version is published behind a newer one": older_version,
     "a bad record of an API key": bind(bad_record, crm.api_key(2, status="revoked", created_at=None)),
     "a producer's clock is a day ahead": bind(clock_is_off, 1),
     "a producer's clock is a day behind": bind(clock_is_off, -1),

@@ -151,7 +151,9 @@ def test_the_tag_of_a_value() -> None:
         pytest.param(b'"%b' % TAG, (), id="no end"),
         pytest.param(b'"%b"' % TAG.upper(), (), id="upper case is another tag"),
         pytest.param(b'"%b0"' % TAG, (), id="too long"),
-        pytest.param(b'"%b-gzip"' % TAG, (), id="changed by a proxy"),
+        pytest.param(b'"%b-gzip"' % TAG, (RAW,), id="with a coding that a proxy has appended"),
+        pytest.param(b'W/"%b--br", "%b;zstd"' % (TAG, TAG), (RAW, RAW), id="with other codings"),
+        pytest.param(b'"%b-x"' % TAG, (), id="with something else behind it"),
         pytest.param(b'"a"%b"b"' % TAG, (), id="between two tags"),
         pytest.param(b"", (), id="empty"),
         pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MAX_ETAGS, id="too many"),
@@ -370,6 +372,7 @@ def test_what_is_not_sane_is_no_request_id(sent: bytes) -> None:
         pytest.param("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", id="a SHA-256"),
         pytest.param("0" * 128, id="zeros, just short enough"),
         pytest.param("a-B_3.x", id="letters of both cases and signs"),
+        pytest.param("host/req+1=a@b~c:d", id="all other signs"),
     ],
 )
 def test_what_is_no_key_is_kept(vector: Vector, sent: str) -> None:

@@ -333,8 +333,13 @@ def test_a_record_is_shown_or_not(record: Record, stored: Record | None, time: i
 @pytest.mark.parametrize(
     ("record", "stored", "stale"),
     [
-        pytest.param(crm.lead(7).record(9), LEAD, True, id="the same version, published again"),
-        pytest.param(crm.lead(6).record(9), LEAD, True, id="an older version"),
+        pytest.param(crm.lead(7).record(2, 2), LEAD, True, id="the same version, read again"),
+        pytest.param(crm.lead(7).record(9), LEAD, True, id="the same version in another partition"),
+        pytest.param(
+            crm.lead(7).record(9, 2), LEAD, False, id="the same version, published again: the script compares"
+        ),
+        pytest.param(crm.lead(6).record(2, 2), LEAD, True, id="an older version"),
+        pytest.param(crm.lead(6).record(9, 2), LEAD, False, id="an older version, published late: the script says so"),
         pytest.param(crm.lead(8).record(9), LEAD, False, id="a newer version"),
         pytest.param(crm.lead(256).record(9), LEAD, False, id="a newer version whose last byte is lower"),
         pytest.param(crm.lead(7).record(9), DELETED, True, id="the version that deleted it"),

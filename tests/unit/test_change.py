@@ -2,15 +2,20 @@
 Records as producers wrap them that cannot choose: what is unwrapped, and what the reasons say about the rest.
 """
 
+from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import orjson
 import pytest
 
+from docs.generate.json_schema import event_schemas
 from projector.change import read, version_of
 from projector.errors import BadRecord
 from projector.interpret import interpret
+from projector.operate.explain.records import bad
 from projector.record import EntityKey, Record, entity_key
 from schemas import events, resources
 from schemas.limits import MAX_CONTAINERS
@@ -33,6 +38,39 @@ def structured(data: object = None, kind: resources.Kind = resources.LEAD, **att
 
 def valued(value: bytes) -> Message:
     return msgspec.structs.replace(LEAD, value=value)
+
+
+STRUCTURED_TYPE = (("content-type", b"application/cloudevents+json"),)
+
+
+def typed(content_type: str, message: Message = LEAD) -> Message:
+    """Returns the record with this header in addition to its own."""
+    return msgspec.structs.replace(message, headers=(*message.headers, ("content-type", content_type.encode())))
+
+
+def renamed(rename: Callable[[str], str]) -> tuple[tuple[str, bytes], ...]:
+    """Returns the headers of binary mode with other names."""
+    return tuple((rename(name), text) for name, text in BINARY.headers)
+
+
+def base64(text: object) -> Message:
+    """Returns a structured event with this in place of data in base64."""
+    return valued(orjson.dumps({**crm.envelope(resources.LEAD, 5), "data_base64": text}))
+
+
+def of_binary(*names: str) -> tuple[tuple[str, bytes], ...]:
+    return tuple((name, text) for name, text in BINARY.headers if name in names)
+
+
+def in_base64(data: Json, version: bytes | None = None, *, nothing: bool = False) -> Message:
+    """Returns a structured event whose data is in base64, with the version written like this. With `nothing`, the data
+    itself is there as well, and null.
+    """
+    text = orjson.dumps(data)
+    if version is not None:
+        text = text.replace(b'"version":3', b'"version":' + version)
+    beside: Json = {"data": None} if nothing else {}
+    return valued(orjson.dumps({**crm.envelope(resources.LEAD, 5), "data_base64": b64encode(text).decode(), **beside}))
 
 
 def without(data: Json, field: str) -> Json:
@@ -64,6 +102,43 @@ def without(data: Json, field: str) -> Json:
             5,
             id="ids of the data in upper case",
         ),
+        *(
+            pytest.param(typed(type_), 7, 5, id=f"structured by {type_}")
+            for type_ in (
+                "application/cloudevents+json",
+                "application/cloudevents+json; charset=UTF-8",
+                "Application/CloudEvents+JSON ;charset=utf-8",
+                "application/json",
+            )
+        ),
+        pytest.param(
+            msgspec.structs.replace(LEAD, headers=(*STRUCTURED_TYPE, *of_binary("ce_id", "ce_specversion", "ce_type"))),
+            7,
+            5,
+            id="structured by its content type, with headers of binary mode",
+        ),
+        pytest.param(
+            crm.with_headers(BINARY, content__type=b"application/vnd.acme_crm.lead+json"), 7, 5, id="a vendor's JSON"
+        ),
+        pytest.param(in_base64(lead_data(version=3)), 3, 5, id="data in base64"),
+        pytest.param(in_base64(lead_data(version=3), nothing=True), 3, 5, id="data in base64 beside data of null"),
+        pytest.param(in_base64(lead_data(version=3), b"3.0"), 3, 5, id="data in base64 with an unusual number"),
+        *(
+            pytest.param(valued((LEAD.value or b"").replace(b'"version":7', b'"version":' + text)), number, 5, id=name)
+            for name, text, number in (
+                ("an integer with a fraction of zero", b"7.0", 7),
+                ("an integer with zeros", b"7.000", 7),
+                ("an integer with an exponent", b"12e1", 120),
+                ("the highest version with a fraction of zero", b"9007199254740991.0", 2**53 - 1),
+            )
+        ),
+        pytest.param(
+            msgspec.structs.replace(BINARY, value=(BINARY.value or b"").replace(b'"version":7', b'"version":7.0')),
+            7,
+            5,
+            id="binary, an integer with a fraction of zero",
+        ),
+        pytest.param(structured(time="1969-12-31T23:59:60Z"), 1, None, id="a leap second before 1970"),
     ],
 )
 def test_a_lead_is_read(message: Message, version: int, seconds: int | None) -> None:
@@ -150,10 +225,37 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
     ("message", "reason"),
     [
         *BAD_DATA,
-        pytest.param(valued(b""), "truncated", id="an empty value"),
+        pytest.param(valued(b""), "the value is empty", id="an empty value"),
         pytest.param(valued(b"{"), "truncated", id="half an object"),
         pytest.param(valued(SECRET.encode()), "is not JSON", id="not JSON"),
-        pytest.param(valued(b"null"), "`$` is null", id="JSON null, which is not a null value"),
+        pytest.param(valued(b"null"), "the text `null`", id="JSON null, which is not a null value"),
+        pytest.param(
+            Message(resources.LEAD, LEAD.key, b"null", STRUCTURED_TYPE), "the text `null`", id="JSON null, structured"
+        ),
+        pytest.param(msgspec.structs.replace(BINARY, value=b""), "the value is empty", id="binary, an empty value"),
+        pytest.param(typed("application/cloudevents+avro"), "format of CloudEvents", id="an event in Avro"),
+        pytest.param(typed("application/cloudevents-batch+json"), "is a batch of events", id="a batch of events"),
+        pytest.param(
+            Message(resources.LEAD, LEAD.key, BINARY.value, renamed(str.upper)),
+            "header CE_ID is not read: its name has to be ce_id, in lower case",
+            id="headers in capitals",
+        ),
+        pytest.param(
+            Message(resources.LEAD, LEAD.key, BINARY.value, renamed(lambda name: name.replace("_", "-"))),
+            "header ce-id is not read: its name has to be ce_id, in lower case",
+            id="headers with a hyphen",
+        ),
+        pytest.param(base64("?"), "`$.data_base64` is not valid: expected base64", id="data that is not base64"),
+        pytest.param(base64(b64encode(b"{").decode()), "base64 of a JSON object", id="base64 of half an object"),
+        pytest.param(base64(7), "`$.data_base64`", id="base64 that is not text"),
+        pytest.param(
+            base64(b64encode(orjson.dumps(lead_data(stage=SECRET))).decode()),
+            "`$.data.stage` is not valid",
+            id="a bad field in base64",
+        ),
+        pytest.param(
+            base64(b64encode(b"[" + b"[]," * 200_000 + b"[]]").decode()), "objects and arrays", id="too much in base64"
+        ),
         pytest.param(valued(b"[]"), "`$` is an array", id="an array: batches are not CloudEvents of one entity"),
         pytest.param(valued((LEAD.value or b"") + b"{}"), "trailing characters", id="two events"),
         pytest.param(valued((LEAD.value or b"").replace(b"NEW", b"\xff\xfe")), "UTF-8", id="invalid UTF-8"),
@@ -423,3 +525,41 @@ def test_the_reason_says_what_to_set(message: Message, hint: str) -> None:
 
 def test_nothing_is_said_of_a_key_that_is_not_there() -> None:
     assert "with ids in lower case (event" in why(msgspec.structs.replace(LEAD.record(), key=None)).reason
+
+
+SCHEMA = event_schemas()["crm.lead.changed"]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "good"),
+    [
+        *(
+            pytest.param("version", text, True, id=text)
+            for text in ("7", "7.0", "7.00", "70e-1", "7E0", "1e3", "0.7e1")
+        ),
+        *(
+            pytest.param("version", text, False, id=text)
+            for text in ("7.5", "0.0", "-1.0", '"7"', "9007199254740992.0")
+        ),
+        *(
+            pytest.param("created_at", f'"{text}"', True, id=text)
+            for text in (
+                "9999-12-31T23:59:59.9999999Z",
+                "0001-01-01T00:00:00+14:00",
+                "2026-01-01t00:00:00.123456789012z",
+                "2016-12-31T23:59:60Z",
+                "2026-01-01T00:00:00-00:00",
+            )
+        ),
+        *(
+            pytest.param("created_at", f'"{text}"', False, id=text)
+            for text in ("2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:00:00.Z", "2026-01-01T00:00Z")
+        ),
+    ],
+)
+def test_program_and_schema_agree(field: str, text: str, good: bool) -> None:
+    template = structured(lead_data() | {field: "*"}).value or b""
+    value = template.replace(b'"*"', text.encode())
+    validator = jsonschema_rs.validator_for(SCHEMA, validate_formats=True)
+    assert validator.is_valid(msgspec.json.decode(value)) == good
+    assert (bad(valued(value).record()) is None) == good

@@ -2,6 +2,7 @@
 topics that have lost their history: what is noted, what is served, and what the brokers' answers mean.
 """
 
+import time
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -149,6 +150,13 @@ def test_stamps_grow() -> None:
         (epoch, first.lineage, 44) for epoch in range(1, 42)
     ]
     assert first.next() != first.next(), "two changes of the same state differ"
+
+
+def test_a_new_lineage_is_later_although_the_clock_was_set_back() -> None:
+    of_next_year = Stamp(f"{int(time.time() * 1000) + 31_536_000_000:012x}{Stamp.first().text[12:]}")
+    after = Stamp.first(of_next_year)
+    assert after > of_next_year.next()
+    assert (len(after.text), after.epoch) == (44, 1)
 
 
 def test_an_identity_is_never_used_again() -> None:

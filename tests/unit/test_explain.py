@@ -89,11 +89,12 @@ def record(version: int, offset: int = 0, **fields: Any) -> Record:
         pytest.param(record(6, 9), "parked", "wrong", id="dead letter"),
         pytest.param(record(6, 8, stage="X"), "bad", "wrong", id="bad, and its dead letter was dropped"),
         pytest.param(crm.tombstone(LEAD).record(6), "replaced", "plain", id="tombstone"),
+        pytest.param(crm.tombstone(LEAD).record(6, 1), "tombstone ignored", "wrong", id="tombstone elsewhere"),
     ],
 )
 def test_what_became_of_a_record(given: Record, fate: Fate, state: str) -> None:
     letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
-    [found] = told([given], Projected({LEADS: 10}, {letter.field: letter}, SHOWN))
+    [found] = told([given], Projected({LEADS: 10, LEADS._replace(partition=1): 10}, {letter.field: letter}, SHOWN))
     before = 2 if fate == "waits" else 0
     assert (found.fate, words.outcome(found)[0], found.before) == (fate, state, before)
 
@@ -238,6 +239,10 @@ TOLD = (
     (Told(PLACE, 3, 0, "replaced", shown=SHOWN), "was replaced since by version 5"),
     (Told(PLACE, None, 0, "replaced", shown=SHOWN), "is a delete (tombstone) that a later event has replaced"),
     (
+        Told("crm.leads:1:4", None, 0, "tombstone ignored", shown=SHOWN),
+        "is a delete (tombstone) and was ignored: it is in another partition than version 5 at crm.leads:0:7, whose",
+    ),
+    (
         Told(PLACE, 3, 0, "replaced or older", shown=SHOWN),
         "was replaced since by version 5, or ignored as older",
     ),
@@ -249,6 +254,10 @@ TOLD = (
 )
 GAPS = (
     (Nothing("no partition", PLACE), "There is no such partition among the topics of Leadview."),
+    (
+        Nothing("held back", PLACE, 1200),
+        "Nobody can read it yet: in this partition, a transaction is open from offset 1,200 on.",
+    ),
     (Nothing("not yet", PLACE, 1200), "Nothing was published there yet: the partition ends at offset 1,200."),
     (Nothing("deleted by Kafka", PLACE, 1200), "Kafka has deleted it: the partition begins at offset 1,200."),
     (Nothing("compacted", PLACE), "Compaction has removed it"),
@@ -320,6 +329,13 @@ LOST = Told("crm.leads:0:8", 4, 0, "not stored")
         ),
         pytest.param(
             about_lead(None, published=Published([], all=True)), "not applied", "wrong", "long ago", id="or long ago"
+        ),
+        pytest.param(
+            about_lead(None, published=Published([], all=True, unread=3)),
+            "not applied",
+            "wrong",
+            "a transaction is open there",
+            id="or where nobody can read",
         ),
         pytest.param(
             about_lead(None, told=[LOST], published=Published([], all=True, whole=True)),

@@ -5,7 +5,6 @@ from typing import Any
 import orjson
 import pytest
 
-from projector.errors import BadRecord
 from projector.mapping import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
 from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, Head, read_head
@@ -266,16 +265,17 @@ def test_validity_of_an_api_key(fields: dict[str, Any], state: bytes, expiry: in
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("time", "shown"),
     [
-        pytest.param({"created_at": "0001-01-01T00:00:00+05:00"}, id="before year 1 in UTC"),
-        pytest.param({"archived_at": "9999-12-31T23:59:59-01:00"}, id="after year 9999 in UTC"),
-        pytest.param(
-            {"events": [{"id": crm.uuid(1)}, {"id": crm.uuid(2), "starts_at": "0001-01-01T00:00:00+05:00"}]},
-            id="in a list",
-        ),
+        pytest.param("0001-01-01T00:00:00+05:00", "0001-01-01T00:00:00Z", id="before year 1 in UTC"),
+        pytest.param("9999-12-31T23:59:59-01:00", "9999-12-31T23:59:59.999999Z", id="after year 9999 in UTC"),
+        pytest.param("9999-12-31T23:59:59.9999999Z", "9999-12-31T23:59:59.999999Z", id="rounded beyond year 9999"),
+        pytest.param("9999-12-31T23:59:59.9999999+05:00", "9999-12-31T18:59:59.999999Z", id="with an offset"),
+        pytest.param("2016-12-31T23:59:60Z", "2016-12-31T23:59:59.999999Z", id="a leap second"),
     ],
 )
-def test_times_that_utc_has_no_year_for(fields: Json) -> None:
-    with pytest.raises(BadRecord, match=r"^`\$\.data\.(\w+|events\[1\]\.starts_at)` is outside of the years 1 to 9999"):
-        intent_of(crm.lead(**fields))
+def test_time_at_a_border_is_shown_as_the_nearest_time_in_utc(time: str, shown: str) -> None:
+    intent = intent_of(crm.lead(archived_at=time, events=[{"id": crm.uuid(1), "starts_at": time}]))
+    assert isinstance(intent, PutLead)
+    assert f'"archived_at":"{shown}"'.encode() in intent.after
+    assert f'"event_date":"{shown}"'.encode() in intent.before

@@ -39,6 +39,7 @@ HEALTHY: Mapping[str, float] = {
     'leadview_build_info{instance="a", program="projector"}': 1,
     'leadview_api_projectors{instance="api"}': 2,
     'leadview_api_ready_workers{instance="api"}': 2,
+    'leadview_api_problems{instance="api", problem="not_written"}': 0,
     'leadview_api_served_age_seconds{instance="api"}': 3,
     'leadview_api_limiter_failures_total{instance="api"}': 0,
     'leadview_api_redis_errors_total{instance="api", reason="busy"}': 0,
@@ -51,6 +52,9 @@ HEALTHY: Mapping[str, float] = {
     'leadview_projector_measured{instance="a", part="kafka"}': 1,
     'leadview_projector_measured{instance="a", part="redis"}': 1,
     'leadview_projector_line_standing_by{instance="a", line="documents"}': 0,
+    'leadview_projector_open_transaction_age_seconds{instance="a", topic="crm.api-keys"}': 0,
+    'leadview_projector_open_transaction_age_seconds{instance="a", topic="crm.leads"}': 0,
+    'leadview_projector_problems{instance="a", problem="open_transaction"}': 0,
     'leadview_projector_problems{instance="a", problem="no_partitions"}': 0,
     'leadview_projector_problems{instance="a", problem="not_advancing"}': 0,
     'leadview_projector_problems{instance="a", problem="redis_full"}': 0,
@@ -108,6 +112,9 @@ TROUBLES: dict[str, Trouble] = {
         {**gone(PROJECTOR), 'leadview_api_projectors{instance="api"}': 0, AGES[0]: grows},
         *("NoProjector", "NotMeasured", "Stale", "FreshnessBurnsFast"),
     ),
+    "a worker of the API reads another Redis than the projectors write": trouble(
+        10, {'leadview_api_problems{instance="api", problem="not_written"}': 1}, "ApiProblem"
+    ),
     "the API is no longer scraped": trouble(10, gone(API), "NoApi", "AvailabilityBurnsFast"),
     "nothing is scraped any more": trouble(
         10,
@@ -160,6 +167,14 @@ TROUBLES: dict[str, Trouble] = {
     ),
     "a script does not end": trouble(
         10, {SERVED: 0, FAILED: 15000, BUSY: 15000}, "RedisBusy", "ServerErrors", "AvailabilityBurnsFast"
+    ),
+    "a transaction is open in a topic of access": trouble(
+        2,
+        {
+            'leadview_projector_open_transaction_age_seconds{instance="a", topic="crm.api-keys"}': grows,
+            problem("open_transaction"): 1,
+        },
+        "AccessHeldBack",
     ),
     "verification finds a difference": trouble(
         1,
@@ -358,7 +373,9 @@ def test_alerts_and_problems_have_sections_in_the_runbook() -> None:
         assert rule["annotations"]["runbook_url"] == f"{OPTIONS.runbook}#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("page", "ticket")
         assert f"\n## {rule['alert']}\n" in runbook, f"docs/runbook.md: add a section `## {rule['alert']}`"
-    assert [kind for kind in metrics.PROBLEM_LABELS if f"\n### {kind}\n" not in runbook] == []
+    assert [
+        kind for kind in (*metrics.PROBLEM_LABELS, *metrics.API_PROBLEM_LABELS) if f"\n### {kind}\n" not in runbook
+    ] == []
 
 
 @pytest.mark.parametrize("labels", [OPTIONS.labels, ("region", "stage")])

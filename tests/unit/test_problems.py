@@ -9,12 +9,14 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from docs.generate.troubles import ROWS
 from projector import problem
 from projector.commands import status
 from projector.console import pages
+from projector.kafka.groups import Member
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writer
@@ -26,7 +28,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from schemas import metrics, words
 from schemas.control import Stamp
-from schemas.heartbeat import Heartbeat, LineTrouble
+from schemas.heartbeat import Clocks, Heartbeat, LineTrouble
 from tests.harness import control, troubled
 from tests.harness.troubled import EVERY, HALT, OBSERVED
 
@@ -60,6 +62,11 @@ def projector(
         of_lines=list(of_lines),
     )
     return Writer("host-1-ab", age_ms, said)
+
+
+def with_clocks(clocks: Clocks | None) -> Writer:
+    writer = projector()
+    return replace(writer, heartbeat=replace(writer.heartbeat, clocks=clocks))
 
 
 def rebuilding(age_ms: int = 100) -> Writer:
@@ -126,6 +133,26 @@ def test_all_is_well(found: Observation) -> None:
 @pytest.mark.parametrize(
     ("found", "said", "advised"),
     [
+        pytest.param(
+            survey(redis(projector(age_ms=-3_600_000)), kafka()),
+            "no projector is running",
+            "start one",
+            id="the clock was set back since the last heartbeat",
+        ),
+        pytest.param(
+            survey(replace(redis(), clocks=Clocks(3_600_000, 0)), kafka()),
+            "the clocks differ: that of Redis says 1970-01-01T01:00:00.000Z, that of this machine "
+            "1970-01-01T00:00:00.000Z",
+            "Let NTP set both clocks",
+            id="the clock of this machine differs",
+        ),
+        pytest.param(
+            survey(redis(*map(with_clocks, (Clocks(0, 3_600_000), None, Clocks(9, 3_600_003)))), kafka()),
+            "the clocks differ: that of Redis says 1970-01-01T00:00:00.000Z, that of host-1-ab, host-1-ab "
+            "1970-01-01T01:00:00.000Z",
+            "API keys expire by the clock of Redis",
+            id="the clocks of projectors differ, each by other milliseconds",
+        ),
         pytest.param(
             survey(redis(projector(age_ms=5000)), kafka()), "no projector is running", "start one", id="no projector"
         ),
@@ -296,6 +323,82 @@ def test_words_do_not_say_which_line_a_problem_is_of() -> None:
         "line documents is stopped: bad",
         "documents: late",
     ]
+
+
+def test_what_two_projectors_report_is_one_problem_for_as_long_as_it_has_lasted() -> None:
+    """Each of them has counted other seconds."""
+    text = "documents: no step has succeeded (Kafka)"
+    one = saying({text: "no_step"})
+    other = msgspec.structs.replace(one, id="other")
+    writers = [
+        msgspec.structs.replace(it, heartbeat=msgspec.structs.replace(it.heartbeat, seconds=[seconds]))
+        for it, seconds in ((one, 61.0), (other, 62.4))
+    ]
+    [said] = wrong(survey(redis(*writers), kafka()))
+    assert said.what == "documents: no step has succeeded (Kafka) for 62 s"
+    assert said.advice == "read the log of host-1-ab, other"
+
+
+def joined(*members: str, hindered: tuple[str, ...] = ()) -> Writer:
+    """Returns a projector whose lines are these members of consumer groups."""
+    one = projector()
+    said = msgspec.structs.replace(one.heartbeat, members=list(members), hindered=list(hindered))
+    return msgspec.structs.replace(one, heartbeat=said)
+
+
+def in_group(*members: str) -> KafkaPart:
+    """Each member has a partition."""
+    return msgspec.structs.replace(
+        kafka(), members=[Member(it, "leadview", f"client {it}", "10.0.0.7", (LEADS,)) for it in members]
+    )
+
+
+NOT_OURS = "not a projector of this installation, and a member of its consumer group: client b at 10.0.0.7 in leadview"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(survey(redis(joined("a")), in_group("a")), [], id="all are ours"),
+        pytest.param(survey(redis(joined("a")), kafka()), [], id="members are not known"),
+        pytest.param(
+            survey(redis(joined("a")), in_group("a", "b")), [f"{NOT_OURS} (crm.leads:0)"], id="one is not ours"
+        ),
+        pytest.param(survey(redis(joined("a"), projector()), in_group("a", "b")), [], id="a former version may be it"),
+        pytest.param(
+            survey(redis(joined("a"), control=record(position=3)), in_group("a", "b"), 90_000),
+            [f"{NOT_OURS} (crm.leads:0)"],
+            id="records wait because it has their partition",
+        ),
+        pytest.param(
+            survey(redis(joined("a", hindered=("documents",)), control=record(position=3)), in_group("a"), 90_000),
+            ["stale: 2 records wait to be applied, the oldest for 90 s"],
+            id="records wait",
+        ),
+    ],
+)
+def test_members_of_the_consumer_group_that_no_heartbeat_knows(found: Observation, said: list[str]) -> None:
+    assert [problem.what for problem in wrong(found)] == said
+
+
+@pytest.mark.parametrize(
+    ("projectors", "partitions", "advice"),
+    [
+        pytest.param([joined()], 2, "the projectors are too slow: start more of them", id="one has more to do"),
+        pytest.param([joined()], 1, "more projectors would not help", id="there are as many as partitions"),
+        pytest.param(
+            [joined(hindered=("documents",))], 2, "host-1-ab cannot apply them now: read the log", id="no step succeeds"
+        ),
+    ],
+)
+def test_more_projectors_are_advised_only_if_they_would_help(
+    projectors: list[Writer], partitions: int, advice: str
+) -> None:
+    part = kafka()
+    topics = [part.topics[0]._replace(partitions=tuple(Partition("crm.leads", number) for number in range(partitions)))]
+    behind = msgspec.structs.replace(part, topics=topics)
+    [said] = wrong(survey(redis(*projectors, control=record(position=3)), behind, 90_000))
+    assert said.advice.startswith(advice)
 
 
 def test_the_page_of_what_a_projector_says() -> None:

@@ -56,6 +56,12 @@ def deleted(version: int, offset: int) -> Record:
         pytest.param([new(7, 5, 0, 10), gone(1, 1, 20)], None, id="a later tombstone from another partition"),
         pytest.param([new(7, 5, 0, 10), gone(9, 1, 5)], "NEW", id="an earlier tombstone from another partition"),
         pytest.param([gone(9, 1, 5), new(7, 5, 0, 10)], "NEW", id="an event later than another partition's tombstone"),
+        pytest.param([new(7, 5, 0, 10), gone(1, 1, 10)], None, id="a tombstone of the same time"),
+        pytest.param([gone(1, 1, 10), new(7, 5, 0, 10)], None, id="an event of the same time as a tombstone"),
+        pytest.param(
+            [gone(0, 0, 10), gone(0, 1, 10), new(7, 1, 0, 10)], None, id="an event of the same time as two tombstones"
+        ),
+        pytest.param([gone(0, 0, 10), gone(0, 1, 10), new(7, 1, 0, 11)], "NEW", id="an event after two tombstones"),
     ],
 )
 def test_the_newest_event_decides(records: list[Record], expected: str | None) -> None:

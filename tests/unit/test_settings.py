@@ -116,15 +116,13 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
         pytest.param(
             ApiSettings, {"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"
         ),
-        pytest.param(
-            ApiSettings, {"XYZZY_PLUGH_PLOVER": "1"}, ["LEADVIEW_XYZZY_PLUGH_PLOVER", "docs/settings.md"], id="unknown"
-        ),
+        pytest.param(ApiSettings, {"QQQQQQQQQQQQ": "1"}, ["LEADVIEW_QQQQQQQQQQQQ", "docs/settings.md"], id="unknown"),
         pytest.param(ApiSettings, {"API_PROT": ""}, ["LEADVIEW_API_PROT"], id="unknown and empty"),
         pytest.param(ApiSettings, {"api_port": "1"}, ["LEADVIEW_api_port"], id="lower case"),
         pytest.param(
             ApiSettings,
-            {"XYZZY_PLUGH_PLOVER": "1", "API_PORT": "a", "LOG_LEVEL": "b"},
-            ["LEADVIEW_XYZZY_PLUGH_PLOVER", "LEADVIEW_API_PORT", "LEADVIEW_LOG_LEVEL"],
+            {"QQQQQQQQQQQQ": "1", "API_PORT": "a", "LOG_LEVEL": "b"},
+            ["LEADVIEW_QQQQQQQQQQQQ", "LEADVIEW_API_PORT", "LEADVIEW_LOG_LEVEL"],
             id="all at once",
         ),
         pytest.param(
@@ -356,6 +354,12 @@ def test_only_one_newline_is_removed(tmp_path: Path) -> None:
         pytest.param("redis://u:p%40@h", {}, ("u", "p@"), id="user and password"),
         pytest.param("redis://:p@h", {}, ("p",), id="password alone"),
         pytest.param("redis://h?username=u&password=p%40", {}, ("u", "p@"), id="options"),
+        pytest.param("redis://u@h", {}, ("u", ""), id="user without a password"),
+        pytest.param("redis://u:@h", {}, ("u", ""), id="user with an empty password"),
+        pytest.param("redis://h?username=u", {}, ("u", ""), id="user as option, without a password"),
+        pytest.param("redis://h", {"redis_username": "u"}, ("u", ""), id="user of the settings, without a password"),
+        pytest.param("redis+cluster://u@a,b", {}, ("u", ""), id="cluster, user without a password"),
+        pytest.param("redis://default@h", {}, ("default", ""), id="the default user, named"),
         pytest.param("redis+cluster://u:p@a,b", {}, ("u", "p"), id="cluster"),
         pytest.param("redis://u:p@h", {"redis_username": "v"}, ("v", "p"), id="another user"),
         pytest.param("redis://u:p@h", {"redis_password": "q"}, ("u", "q"), id="another password"),
@@ -374,6 +378,105 @@ def test_who_logs_in_to_sentinels(tmp_path: Path) -> None:
     file.write_text("p\n")
     settings = RedisSettings(redis_sentinel_username="s", redis_sentinel_password_file=str(file))
     assert Login(settings, of_sentinels=True).get_credentials() == ("s", "p")
+    assert Login(RedisSettings(redis_sentinel_username="s"), of_sentinels=True).get_credentials() == ("s", "")
+    assert Login(RedisSettings(redis_url="redis://u:p@h"), of_sentinels=True).get_credentials() == ()
+
+
+NO_TLS = "LEADVIEW_REDIS_URL does not begin with rediss, and nothing is encrypted, so {} must not be set"
+NO_KAFKA_TLS = "LEADVIEW_KAFKA_SECURITY_PROTOCOL={} encrypts nothing, so LEADVIEW_KAFKA_SSL_CA_FILE must not be set"
+NO_SASL = "LEADVIEW_KAFKA_SECURITY_PROTOCOL=SSL signs nobody in, so {} must not be set"
+OTHER_MECHANISM = "LEADVIEW_KAFKA_SASL_MECHANISM={} has no use for it, so {} must not be set"
+USER_AND_PASSWORD = "LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD"
+SIGNED_IN = {"KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT", "KAFKA_SASL_USERNAME": "u", "KAFKA_SASL_PASSWORD": "p"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        *(
+            pytest.param(
+                {"REDIS_URL": url, "REDIS_TLS_CA_FILE": "ca"},
+                NO_TLS.format("LEADVIEW_REDIS_TLS_CA_FILE"),
+                id=f"CA, {url}",
+            )
+            for url in ("redis://h", "redis+sentinel://h/crm", "redis+cluster://h", "")
+        ),
+        pytest.param(
+            {"REDIS_TLS_CERT_FILE": "ca", "REDIS_TLS_KEY_FILE": "key"},
+            NO_TLS.format("LEADVIEW_REDIS_TLS_CERT_FILE and LEADVIEW_REDIS_TLS_KEY_FILE"),
+            id="a client certificate for Redis without TLS",
+        ),
+        pytest.param(
+            {"REDIS_URL": "rediss://h", "REDIS_TLS_CERT_FILE": "ca"},
+            "LEADVIEW_REDIS_TLS_CERT_FILE and LEADVIEW_REDIS_TLS_KEY_FILE are not valid",
+            id="a certificate without a key",
+        ),
+        pytest.param(
+            {"REDIS_URL": "rediss://h", "REDIS_TLS_CA_FILE": "empty"},
+            "it is not a PEM file with certificates",
+            id="an empty CA file",
+        ),
+        pytest.param(
+            {"REDIS_URL": "rediss://h", "REDIS_TLS_CA_FILE": "key"},
+            "it is not a PEM file with certificates",
+            id="a key as CA file",
+        ),
+        pytest.param(
+            {"KAFKA_SSL_CA_FILE": "ca"},
+            NO_KAFKA_TLS.format("PLAINTEXT"),
+            id="a CA of Kafka without TLS",
+        ),
+        pytest.param(
+            SIGNED_IN | {"KAFKA_SSL_CA_FILE": "ca"},
+            NO_KAFKA_TLS.format("SASL_PLAINTEXT"),
+            id="a CA of Kafka with SASL and without TLS",
+        ),
+        pytest.param(
+            SIGNED_IN | {"KAFKA_SECURITY_PROTOCOL": "SSL"},
+            NO_SASL.format(USER_AND_PASSWORD),
+            id="a user of Kafka without SASL",
+        ),
+        pytest.param(
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_SASL_MECHANISM": "PLAIN"},
+            NO_SASL.format("LEADVIEW_KAFKA_SASL_MECHANISM"),
+            id="a mechanism without SASL",
+        ),
+        pytest.param(
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_OAUTH_SCOPE": "s"},
+            NO_SASL.format("LEADVIEW_KAFKA_OAUTH_SCOPE"),
+            id="tokens without SASL",
+        ),
+        pytest.param(
+            SIGNED_IN | {"KAFKA_OAUTH_CLIENT_ID": "c"},
+            OTHER_MECHANISM.format("PLAIN", "LEADVIEW_KAFKA_OAUTH_CLIENT_ID"),
+            id="tokens with another mechanism",
+        ),
+        pytest.param(
+            SIGNED_IN
+            | {"KAFKA_SASL_MECHANISM": "OAUTHBEARER", "KAFKA_OAUTH_TOKEN_PROVIDER": "tests.harness.projectors:token"},
+            OTHER_MECHANISM.format("OAUTHBEARER", USER_AND_PASSWORD),
+            id="a user with tokens",
+        ),
+        pytest.param(
+            {"REDIS_PASSWORD": "p", "REDIS_USERNAME": "", "REDIS_URL": "redis://h"}, "", id="a password alone"
+        ),
+        pytest.param(SIGNED_IN, "", id="signed in"),
+        pytest.param({"REDIS_URL": "rediss://h", "REDIS_TLS_CA_FILE": "ca"}, "", id="a CA with TLS"),
+        pytest.param({"REDIS_URL_FILE": "url", "REDIS_TLS_CA_FILE": "ca"}, "", id="a CA with TLS in a file"),
+    ],
+)
+def test_nothing_that_protects_a_connection_is_silently_without_effect(
+    environment: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    certificate, key = certificates.create(tmp_path)
+    files = {"ca": certificate, "key": key, "empty": tmp_path / "empty", "url": tmp_path / "url"}
+    files["empty"].write_bytes(b"")
+    files["url"].write_text("rediss://h/0\n")
+    given = {f"LEADVIEW_{name}": str(files.get(text, text)) for name, text in environment.items()}
+    if not said:
+        load(ProjectorSettings, given)
+        return
+    assert said in refused(ProjectorSettings, given)
 
 
 BEARER = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "OAUTHBEARER"}

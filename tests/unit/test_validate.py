@@ -107,6 +107,13 @@ def test_good_records(validated: Validated, line: str) -> None:
     assert validated([line], "--strict") == (0, "1 record: all good\n", "")
 
 
+def test_strict_refuses_a_tombstone_whose_header_says_changed(validated: Validated) -> None:
+    line = as_line(crm.binary(crm.contact(1)), value=None)
+    assert validated([line]).status == 0
+    done = validated([line], "--strict")
+    assert (done.status, "header ce_type says that it was changed" in done.stdout) == (1, True)
+
+
 @pytest.mark.parametrize("lines", [pytest.param([], id="an empty file"), pytest.param(["   ", ""], id="empty lines")])
 def test_no_record_at_all(validated: Validated, lines: list[str]) -> None:
     """Whoever checks a file strictly expects records: perhaps the program that should have written them failed."""
@@ -119,6 +126,8 @@ def test_no_record_at_all(validated: Validated, lines: list[str]) -> None:
     assert (done.status, found["records"], found["bad"], reasons) == (1, 0, 0, [nothing])
 
 
+OF_BINARY = ("ce_specversion", "ce_id", "ce_source", "ce_type")
+STRUCTURED = {"content-type": "application/cloudevents+json"}
 KEY = crm.lead(1).key.decode()
 LINE = as_line(crm.lead(1))
 
@@ -171,6 +180,18 @@ LINE = as_line(crm.lead(1))
             as_line(crm.lead(1), headers={"h": "x" * 70_000}), "headers", "70,001 bytes", id="a limit of their size"
         ),
         pytest.param(as_tabbed(crm.lead(0)), "$.data.version", "an integer from 1 to", id="after a tab"),
+        pytest.param(
+            as_line(crm.contact(1), headers=dict(zip(OF_BINARY, ("1.0", "1", "/crm", "x"), strict=True)) | STRUCTURED),
+            "",
+            "",
+            id="structured by its content type, with headers of binary mode",
+        ),
+        pytest.param(
+            as_line(crm.binary(crm.lead(1)), headers={name.upper(): "1.0" for name in OF_BINARY}, topic="crm.leads"),
+            "headers.CE_ID",
+            "has to be ce_id",
+            id="headers in capitals",
+        ),
     ],
 )
 def test_bad_records(validated: Validated, line: str | bytes, path: str, said: str) -> None:

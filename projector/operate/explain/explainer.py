@@ -119,6 +119,7 @@ class AboutRecord(msgspec.Struct, frozen=True):
 Gap = Literal[
     "no partition",
     "not yet",
+    "held back",
     "deleted by Kafka",
     "compacted",
     "unheard of",
@@ -128,9 +129,10 @@ Gap = Literal[
 ]
 """Why nothing is known.
 
-There is no such record: there is no such partition, or the record was not published yet, or Kafka has deleted or
-compacted it. Or Redis and Kafka do not know the id, or do not know it as far as Kafka could be read in time. Or the
-search took too long. Or what was asked is neither an id nor coordinates, but perhaps a request id.
+There is no such record: there is no such partition, or the record was not published yet, or it is behind an open
+transaction, or Kafka has deleted or compacted it. Or Redis and Kafka do not know the id, or do not know it as far as
+Kafka could be read in time. Or the search took too long. Or what was asked is neither an id nor coordinates, but
+perhaps a request id.
 """
 
 
@@ -278,12 +280,13 @@ class Explainer:
     async def _about(self, record: Record, head: Head | None) -> AboutRecord:
         return AboutRecord(record, await self._told([record], head), records.bad_field(record))
 
-    async def _no_record(self, asked: Coordinates, span: tuple[int, int] | None) -> Nothing:
+    async def _no_record(self, asked: Coordinates, span: tuple[int, int, int] | None) -> Nothing:
         place = names.dead_letter(*asked.partition, asked.offset)
         if span is None:
             return Nothing("no partition", place)
-        if asked.offset >= span[1]:
-            return Nothing("not yet", place, span[1])
+        _, readable, end = span
+        if asked.offset >= readable:
+            return Nothing("not yet", place, end) if asked.offset >= end else Nothing("held back", place, readable)
         [letter] = await self._dead_letters([place])
         return Nothing("deleted by Kafka" if asked.offset < span[0] else "compacted", place, span[0], letter)
 

@@ -29,12 +29,13 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 class Published(msgspec.Struct, frozen=True):
     """The records that were found, and whether all of the newest ones could be looked through in time. `whole`: they
-    are all that were ever published.
+    are all that were ever published. `unread` is how many offsets are behind open transactions, where nobody can read.
     """
 
     records: list[Record]
     all: bool
     whole: bool = False
+    unread: int = 0
 
 
 class Projected(msgspec.Struct, frozen=True):
@@ -59,12 +60,14 @@ Fate = Literal[
     "replaced or older",
     "not shown",
     "not stored",
+    "tombstone ignored",
 ]
 """What became of a record.
 
 It waits, or it is bad: then it is parked as a dead letter, or has none any more. Or it is good: readers see it (or that
 it deleted the entity), or it was ignored, because what readers see now outranks it or because a version that was
-replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. It should never
+replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. A
+tombstone of another partition is ignored if its time is before that of what readers see. It should never
 happen that a record is not shown although it is newer, or that nothing is stored of its entity.
 """
 
@@ -102,7 +105,9 @@ async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], ending: byt
     found: list[Record] = []
     try:
         async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
-            ranges = await reader.range(await reader.partitions())
+            ends = await reader.end_offsets(await reader.partitions())
+            ranges = await reader.range(list(ends))
+            unread = sum(max(0, end - ranges[at][1]) for at, end in ends.items())
             newest = {at: (max(first, last - NEWEST), last) for at, (first, last) in ranges.items()}
             read = 0
             async for records in reader.read(newest):
@@ -111,14 +116,15 @@ async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], ending: byt
     except TimeoutError:
         return Published(found, all=False)
     # Each offset from 0 on had a record: compaction has removed none.
-    return Published(found, all=True, whole=read == sum(last for _, last in ranges.values()))
+    whole = read == sum(last for _, last in ranges.values()) and not unread
+    return Published(found, all=True, whole=whole, unread=unread)
 
 
 async def at(
     settings: ProjectorSettings, partition: Partition, offset: int
-) -> tuple[tuple[int, int] | None, Record | None]:
-    """Read the record at these coordinates. Returns the first offset and the end offset of the partition, None if there
-    is no such partition; and the record, None if it is not there. Raises Unavailable.
+) -> tuple[tuple[int, int, int] | None, Record | None]:
+    """Read the record at these coordinates. Returns the first offset, the readable end and the end offset of the
+    partition, None if there is no such partition; and the record, None if it is not there. Raises Unavailable.
     """
     kinds = [kind for kind in KINDS if topic(settings, kind) == partition.topic]
     if not kinds:
@@ -127,8 +133,10 @@ async def at(
         async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
             if partition not in await reader.partitions():
                 return None, None
-            [span] = (await reader.range([partition])).values()
-            if span[0] <= offset < span[1]:
+            [end] = (await reader.end_offsets([partition])).values()
+            [(first, last)] = (await reader.range([partition])).values()
+            span = first, last, max(last, end)
+            if first <= offset < last:
                 async for records in reader.read({partition: (offset, offset + 1)}, 1):
                     for record in records:
                         if record.offset <= offset < record.next_offset:
@@ -206,7 +214,8 @@ def _compared(record: Record, version: int | None, head: Head, before: int | Non
     if (head.partition, head.offset) == (record.partition, record.offset):
         return "shown" if head.live else "deleted"
     if version is None:
-        return "replaced"
+        of_one = (head.partition, head.history) == (record.partition, record.history)
+        return "replaced" if of_one else "tombstone ignored"
     if head.partition == record.partition and record.offset > head.offset:
         return "outranked"
     if version > head.version:

@@ -112,6 +112,7 @@ REFUSALS: Mapping[AccessCheck, str] = {
         "The limit of the {refusal.bucket.scope}, {requests}, is used up for the next {refusal.bucket.wait:.1f} s."
     ),
 }
+_IGNORED = ("outranked", "older", "tombstone ignored")
 OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
     "waits": ("waits", "waits to be applied: {before}"),
     "parked": ("wrong", "is bad, and became a dead letter{accepted}: {told.reason}"),
@@ -123,6 +124,10 @@ OUTCOMES: Mapping[Fate, tuple[Tone, str]] = {
         "was ignored: its version {told.version} is {relation} {shown}, which was there before it",
     ),
     "older": ("plain", "was ignored: version {told.before} was there before it"),
+    "tombstone ignored": (
+        "wrong",
+        "is a delete (tombstone) and was ignored: it is in another partition than {shown}, whose time is later",
+    ),
     "replaced": ("plain", "was replaced since by {newer}"),
     "replaced or older": ("plain", "was replaced since by {newer}, or ignored as older"),
     "not shown": ("wrong", "is not shown, although it is newer than {shown}: run `verify`"),
@@ -151,6 +156,12 @@ NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
         "",
         "record",
         "Nothing was published there yet: the partition ends at offset {found.offset:,}.",
+    ),
+    "held back": (
+        "waits",
+        "runbook.md#leadviewopentransaction",
+        "record",
+        "Nobody can read it yet: in this partition, a transaction is open from offset {found.offset:,} on.",
     ),
     "deleted by Kafka": (
         "plain",
@@ -370,7 +381,12 @@ def _note(found: Published | None) -> str:
     if found.whole:
         return "Kafka was looked through for it: all records of the topic."
     looked = f"Kafka was looked through for it: the newest {NEWEST:,} offsets of each partition"
-    return f"{looked}." if found.all else f"{looked}, but not all of them in time: older ones may be missing below."
+    looked += "." if found.all else ", but not all of them in time: older ones may be missing below."
+    if found.unread:
+        looked += (
+            f" {found.unread:,} more are behind an open transaction, where nobody can read: newer ones may be there."
+        )
+    return looked
 
 
 def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answer:
@@ -448,9 +464,12 @@ def _shown(found: AboutEntity, topic_prefix: str) -> tuple[str, Tone]:
     if not head.live:
         return f"This {noun} is deleted{not_found}: by {place}.{later}", "plain"
     state: Tone = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
-    ignored = next((each for each in found.told if each.fate in ("outranked", "older")), None)
+    ignored = next((each for each in found.told if each.fate in _IGNORED), None)
     if ignored and not later:
-        later = f" The event at {ignored.record} {outcome(ignored)[1]}: publish it with a version above {head.version}."
+        it = "it" if ignored.version else "a `deleted` event"
+        later = (
+            f" The event at {ignored.record} {outcome(ignored)[1]}: publish {it} with a version above {head.version}."
+        )
     if ignored and state == "well":
         state = "plain"
     if found.resource is LEAD:
@@ -487,6 +506,10 @@ def _not_applied(found: AboutEntity, topic: str) -> str:
         return (
             f" None was ever published to {topic} of the Kafka that is read here: all of its records were looked "
             f"through. Publish it there, with the message key {key}."
+        )
+    if found.published.unread:
+        return (
+            f" None can be read in {topic}: a transaction is open there, and it may be behind it. `status` says more."
         )
     return (
         f" None is among the newest {NEWEST:,} offsets of each partition of {topic}: it was published long ago, or "

@@ -1,7 +1,7 @@
 -- Replaces an API key by a marker and removes its entry from the record of its hash, if the event is newer than what is
 -- stored. If the organization is deleted, this is done only if the key is stored.
 -- Requires  a newer event than the one that is stored
--- Uses  key_record
+-- Uses  order, key_record
 -- KEYS  organization, api_key, stored_record?
 --       stored_record: the record of the stored hash
 -- ARGV  head, stored_hash
@@ -10,7 +10,9 @@
 
 local stored = call('GETRANGE', KEYS.api_key, 0, -1)
 if stored == '' and organization_is_deleted(KEYS.organization) then return ORGANIZATION_DELETED end
-if not is_newer(stored, ARGV.head) then return STALE end
+if not is_newer(stored, ARGV.head) then
+  return not organization_is_deleted(KEYS.organization) and order_of(stored, ARGV.head) or STALE
+end
 local hash = sub(stored, HEAD + 1)
 if hash ~= '' and hash ~= ARGV.stored_hash then return hash end
 

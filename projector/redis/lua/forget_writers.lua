@@ -6,10 +6,11 @@
 -- Returns how many were deleted
 
 local clock, forgotten = redis.call('TIME'), 0
-local oldest = clock[1] * 1000 + math.floor(clock[2] / 1000) - ARGV.age
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local found = redis.call('HGETALL', KEYS.writers)
 for i = 1, #found, 2 do
-  if tonumber(string.match(found[i + 1], '^%d+')) < oldest then
+  -- If it is from later than now, the clock was set back since.
+  if math.abs(now - string.match(found[i + 1], '^%d+')) > tonumber(ARGV.age) then
     forgotten = forgotten + redis.call('HDEL', KEYS.writers, found[i])
   end
 end

@@ -22,6 +22,15 @@ local function expiry_of(entries)
   return earliest
 end
 
+-- Returns whether the entry of an API key in the record of a hash says this.
+local function has_entry(name, api_key, validity)
+  local record, id = call('GET', name) or '', sub(api_key, -SHORT_ID)
+  for at = KEY_ENTRIES + 1, #record, KEY_ENTRY do
+    if sub(record, at, at + KEY_ENTRY - 1) == id .. validity then return true end
+  end
+  return false
+end
+
 -- Puts the entry of an API key into the record of a hash, in place of its former one, or removes it (if `validity` is
 -- ''). A record without entries is deleted. With `only_replace`, no entry is added where there was none.
 local function change_key_record(name, organization, api_key, validity, only_replace)

@@ -16,8 +16,8 @@ local function is_live(value) return byte(value, 1) == STATE_LIVE end
 
 -- Returns whether the event whose head is in `given`, from the byte `at` on (default: the first), may replace what is
 -- stored. The higher version wins. A tombstone has no version (0), so it must come after the stored event: at a higher
--- offset, or at a later time if the two came from different partitions (after partitions were added). An event that
--- replaces a tombstone must come after it as well.
+-- offset, or at a later time of Kafka if the two came from different partitions (after partitions were added). An event
+-- that replaces a tombstone must come after it as well. At the same time the tombstone wins, whichever is read first.
 -- With `overwrite_equal`, an event with the stored version counts as newer if it leaves the entity in the stored state
 -- (live, or deleted by an event), to repair a value in place. A tombstone has no version, so none repairs it.
 local function is_newer(stored, given, overwrite_equal, at)
@@ -30,16 +30,26 @@ local function is_newer(stored, given, overwrite_equal, at)
     local _, _, offset, partition, time = unpack_bytes(HEAD_FORMAT, stored)
     local _, _, new_offset, new_partition, new_time = unpack_bytes(HEAD_FORMAT, given, at)
     local after
-    if new_partition == partition then after = new_offset > offset else after = new_time > time end
+    if new_partition == partition then
+      after = new_offset > offset
+    else
+      after = new_time > time or (new_version == 0 and new_time == time)
+    end
     if not after or new_version == 0 then return after end
   end
   return new_version > version or (overwrite_equal and new_version == version and new_state == state)
 end
 
--- Returns the marker that replaces a deleted entity. A tombstone keeps the stored version.
+-- Returns the marker that replaces a deleted entity. A tombstone keeps the stored version. Two tombstones of the same
+-- time in different partitions are one that is in none: what comes after it has a later time, whatever its partition is.
 local function marker(stored, head)
   if #stored < HEAD or byte(head, 1) ~= STATE_TOMBSTONE then return head end
-  return 'T' .. sub(stored, VERSION, VERSION_END) .. sub(head, VERSION_END + 1, HEAD)
+  local place = sub(head, VERSION_END + 1, HEAD)
+  if byte(stored, 1) == STATE_TOMBSTONE and sub(stored, RECORD_TIME, RECORD_TIME_END) == sub(head, RECORD_TIME, RECORD_TIME_END)
+    and sub(stored, PARTITION, PARTITION_END) ~= sub(head, PARTITION, PARTITION_END) then
+    place = NOWHERE .. sub(head, RECORD_TIME, RECORD_TIME_END)
+  end
+  return 'T' .. sub(stored, VERSION, VERSION_END) .. place
 end
 
 local function organization_is_deleted(name)

@@ -2,7 +2,7 @@
 -- updated later, in batches (`resplice`). The index of a deleted contact remains, in case the contact is recreated. If
 -- the organization is deleted, no index is written and no lead is returned: a replay writes them if it is recreated.
 -- Requires  a newer event than the one that is stored
--- Uses  contact_index, index_repair, write_each
+-- Uses  contact_index, index_repair, order, write_each
 -- KEYS  documents..., organizations..., indexes...
 --       documents: for each contact its name in each generation. organizations: that of each contact. indexes: those of
 --       their leads, in the order of `documents`
@@ -10,7 +10,7 @@
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a contact may be there twice, else ''.
 --       prefixes: for each contact, the value before its first lead (for a marker: head and zeros). bodies: '' for a
 --       marker
--- Returns a list: a string with a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for some of
+-- Returns a list: a string with a digit for each contact (that of `write_each`); then, for some of
 --         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
 --         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed
 

@@ -1,7 +1,7 @@
 -- Writes leads, each with the present summary of its contact, or replaces deleted ones by markers, each if its event is
 -- newer than what is stored.
 -- Requires  a newer event than the one that is stored
--- Uses  contact_index, write_each
+-- Uses  contact_index, order, write_each
 -- KEYS  documents..., organizations..., contacts..., indexes...
 --       documents: for each lead its name in each generation. organizations: that of each lead. contacts, indexes: the
 --       contacts, and the indexes of their leads, in the order of `documents` (a marker has no contact: both are the
@@ -10,7 +10,7 @@
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice,
 --       else ''. prefixes: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each
 --       lead, its body before the contact summary and after it (for a marker: '')
--- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
+-- Returns a list: a string with a digit for each lead (that of `write_each`); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
 local KEYS, ARGV = KEYS, ARGV -- a local variable is found faster

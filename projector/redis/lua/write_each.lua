@@ -13,8 +13,9 @@ local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) 
 -- linked keys (false if there is none). It returns what KEYS[k] is to hold, and the ids.
 -- `check(stored, k, found)`, if given, gets what KEYS[k] will hold, also if the record is stale, unless the organization
 -- is deleted. It returns the ids.
--- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each id that was found,
--- the record's number (from 0) and the id. A stale record is STALE, whatever its organization.
+-- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED; OLDER, REUSED or REPEATED in place
+-- of the first two); then, for each id that was found, the record's number (from 0) and the id. A stale record is STALE,
+-- whatever its organization.
 local function write_each(width, last, linked, write, check)
   local KEYS, ARGV, prefixes = KEYS, ARGV, ARGV.prefixes
   local count = #prefixes / width
@@ -30,12 +31,30 @@ local function write_each(width, last, linked, write, check)
   local values, codes = { unpack(KEYS, 1, 2 * documents) }, { unpack(KEYS, 1, count) }
   local latest, reply, k, v, at, part = ARGV.repeated == '1' and {}, { '' }, 0, 0, 1, FIRST.bodies
   for record = 1, count do
-    local code, found = STALE_TEXT, nil
+    local code, found, order = STALE_TEXT, nil, nil
     for _ = 1, generations do
       k = k + 1
       local name = KEYS[k]
       local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
-      if stored == '' or is_newer(stored, prefixes, overwrite_equal, at) then
+      local newer = stored == '' or is_newer(stored, prefixes, overwrite_equal, at)
+      if not newer or overwrite_equal then
+        local behind = #stored >= HEAD and order_of(stored, prefixes, at)
+        if behind then
+          others = others or mget(documents + 1, read_to)
+          local organization = others[record]
+          if behind == REPEATED and is_live(stored)
+            and sub(stored, BODY_HASH, BODY_HASH_END) ~= sub(prefixes, at + HEAD, at + BODY_HASH_END - 1) then
+            behind = REUSED
+          end
+          newer = newer and behind ~= REUSED
+          -- Generations of two mapping versions have other bodies of one event: if one of them repeats it, it is the
+          -- same. Nothing is said about what a deleted organization had.
+          if not (newer or order == OLDER or order == REPEATED or organization and #organization == JOB_DUE_END) then
+            order = behind
+          end
+        end
+      end
+      if newer then
         others = others or mget(documents + 1, read_to)
         local organization = others[record]
         if organization and #organization == JOB_DUE_END and (stored == '' or ARGV[part] ~= '') then
@@ -52,6 +71,7 @@ local function write_each(width, last, linked, write, check)
         found = check(stored, k, found)
       end
     end
+    if order and not (order == REPEATED and code == WRITTEN_TEXT) then code = order end
     codes[record] = code
     at, part = at + width, part + 1
     if found then

@@ -47,7 +47,8 @@ def test_nothing_inside_or_after_a_body_is_parsed_as_a_request(
 ) -> None:
     path = f"{LEADS}{uuid4()}".encode()
     answer = answer_to(api, method + b" " + path + b" HTTP/1.1\r\nHost: x\r\n" + head + HEALTH * 3)
-    assert answer.status in ({400} if method == b"GET" else {400, 405, 204})
+    # An empty body in chunks is no body: then the key is missing.
+    assert answer.status in ({400, 401} if method == b"GET" else {400, 405, 204})
     assert answer.headers["connection"] == "close"
     assert answer.headers["x-request-id"] != "trailer"
 

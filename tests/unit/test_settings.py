@@ -116,15 +116,13 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
         pytest.param(
             ApiSettings, {"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"
         ),
-        pytest.param(
-            ApiSettings, {"XYZZY_PLUGH_PLOVER": "1"}, ["LEADVIEW_XYZZY_PLUGH_PLOVER", "docs/settings.md"], id="unknown"
-        ),
+        pytest.param(ApiSettings, {"QQQQQQQQQQQQ": "1"}, ["LEADVIEW_QQQQQQQQQQQQ", "docs/settings.md"], id="unknown"),
         pytest.param(ApiSettings, {"API_PROT": ""}, ["LEADVIEW_API_PROT"], id="unknown and empty"),
         pytest.param(ApiSettings, {"api_port": "1"}, ["LEADVIEW_api_port"], id="lower case"),
         pytest.param(
             ApiSettings,
-            {"XYZZY_PLUGH_PLOVER": "1", "API_PORT": "a", "LOG_LEVEL": "b"},
-            ["LEADVIEW_XYZZY_PLUGH_PLOVER", "LEADVIEW_API_PORT", "LEADVIEW_LOG_LEVEL"],
+            {"QQQQQQQQQQQQ": "1", "API_PORT": "a", "LOG_LEVEL": "b"},
+            ["LEADVIEW_QQQQQQQQQQQQ", "LEADVIEW_API_PORT", "LEADVIEW_LOG_LEVEL"],
             id="all at once",
         ),
         pytest.param(

@@ -5,8 +5,7 @@
 --           is later than now. The moment of a topic that was not complete for too long stays until its break was noted: the caller names that moment
 -- KEYS  copy, as_of, complete
 --       complete: the moments of the topics
--- ARGV  moment, lasts, apart, hidden, number, count, topics(topic, kept, first, noted, own)...,
---       ends(partition, offset, id)...
+-- ARGV  moment, lasts, apart, hidden, number, count, topics(topic, kept, first, noted, own)..., ends(partition, offset, id)...
 --       moment: in ms since 1970. lasts: ms until `Data-As-Of` expires; without a sample 0, and no moment is stored.
 --       apart: how far the clocks of two machines may be apart, in ms. hidden: '1' if nothing is known, because of a break. number, count: of topics, and of the
 --       ends at the moment; those of later samples follow. kept: for how many ms Kafka keeps deletions. first: the moment

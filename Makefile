@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT
 export PIP_USER = 0
 
-.PHONY: run unit test test-long test-images troubles clients browser screenshots wire docs docs-test lint check \
+.PHONY: run unit test test-long test-images troubles versions clients browser screenshots wire docs docs-test lint check \
 	bench chaos rolling fuzz mutants model kubernetes release coverage lock clean ci ci-release ci-rolling
 
 run: $(VENV)/run.stamp
@@ -66,6 +66,10 @@ test-images: $(VENV)/dev.stamp $$(MISSING_COMPOSE)
 # than cores, because most of the time is spent waiting until something is noticed.
 troubles: $(VENV)/dev.stamp $(OLDEST_REDIS)
 	$(BIN)/python -m pytest -m troubles tests/troubles --numprocesses 5 --dist loadgroup $(ARGS)
+
+# The tests that depend on the version of Python, Redis or Kafka, on each that is here. Those that are not are named.
+versions: $(VENV)/dev.stamp $(OLDEST_REDIS)
+	$(BIN)/python -m tests.versions $(ARGS)
 
 # Generates clients from the OpenAPI document, in Python and TypeScript, and uses them. Needs Node.js 20 and npm.
 CLIENTS = build/clients
@@ -205,7 +209,12 @@ release: $(VENV)/dev.stamp $(KUBERNETES)/bin/kustomize
 	@$(BIN)/python -m deploy.release $(ARGS)
 
 # All that a change must pass, as .ci/run runs it.
-ci: test test-long troubles test-images clients docs-test lint wire browser kubernetes ci-release model ci-rolling fuzz
+ci: test test-long troubles test-images clients docs-test lint wire browser kubernetes ci-release model ci-rolling fuzz \
+	ci-versions
+
+# EXPECT is a file with the versions that have to be here, as .ci/run gives it.
+ci-versions: ARGS = $(if $(EXPECT),--expect $(EXPECT))
+ci-versions: $(if $(EXPECT),versions)
 
 ci-rolling: ARGS = --redis-timeout 5
 ci-rolling: rolling

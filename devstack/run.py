@@ -28,7 +28,7 @@ from leadview.redis.version import check_version
 from schemas.redis_url import redis_url
 from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
 
-DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Redis and Kafka: nothing has to be
+DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Valkey and Kafka: nothing has to be
 installed or set up. Prints a base URL, an API key and curl commands. Ctrl-C ends everything and removes all files."""
 
 EPILOG = """The projector and the API use the settings in your environment (LEADVIEW_…, docs/settings.md), except the

@@ -164,6 +164,7 @@ def server_info(settings: RedisSettings) -> dict[str, Any]:
                 credential_provider=login,
                 ssl=found.tls is not None,
                 protocol=2,
+                driver_info=None,  # a user with the least rights may not set it
                 **options,
                 **(found.tls or {}),
             ) as client,

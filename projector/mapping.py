@@ -31,7 +31,7 @@ from schemas.layouts import (
     milliseconds,
     write_head,
 )
-from schemas.limits import MAX_DOCUMENT_BYTES, MAX_ENTRIES, MAX_INTEGER, MAX_LEVELS, MAX_SUMMARY_BYTES, MIN_INTEGER
+from schemas.limits import MAX_DOCUMENT_BYTES, MAX_ENTRIES, MAX_INTEGER, MAX_SUMMARY_BYTES, MIN_INTEGER
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, RESOURCES, Kind, Resource
 
 VERSION = 1
@@ -123,13 +123,6 @@ class _Values(msgspec.Struct):
 
 def intent(change: Change, record: Record) -> Intent:
     """Returns the write that a change requires. Raises BadRecord if it cannot be represented in a document."""
-    try:
-        return _intent(change, record)
-    except RecursionError:
-        raise BadRecord(Fault("recursion")) from None
-
-
-def _intent(change: Change, record: Record) -> Intent:
     key = change.key
     kind = change.kind
     # Documents first, because nearly all records are theirs.
@@ -204,7 +197,7 @@ def _check_limits(attribution: dict[str, Any]) -> None:
     without a look at what is inside of an object or a list.
     """
     containers: list[Any] = [attribution]
-    for _ in range(MAX_LEVELS):
+    while containers:
         inner = [*chain.from_iterable([each.values() if type(each) is dict else each for each in containers])]
         types = set(map(type, inner))
         if not types.isdisjoint(_LIMITED):
@@ -213,10 +206,7 @@ def _check_limits(attribution: dict[str, Any]) -> None:
             except msgspec.ValidationError as error:
                 kind: FaultKind = "inner_list" if "length" in str(error) else "inner_more_than_64_bits"
                 raise BadRecord(Fault(kind, _ATTRIBUTION, most=MAX_ENTRIES)) from None
-        if types.isdisjoint(_CONTAINERS):
-            return
-        containers = [each for each in inner if type(each) in _CONTAINERS]
-    raise BadRecord(Fault("levels", _ATTRIBUTION, most=MAX_LEVELS))
+        containers = [] if types.isdisjoint(_CONTAINERS) else [each for each in inner if type(each) in _CONTAINERS]
 
 
 def contact_document(contact: events.Contact) -> documents.Contact:

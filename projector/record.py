@@ -86,7 +86,7 @@ def entity_key(record: Record) -> EntityKey:
 
 MAGIC = 0
 """The first byte of the frame."""
-_FRAME_BYTES = 5
+FRAME_BYTES = 5
 
 
 class _ConnectEnvelope(msgspec.Struct):
@@ -105,7 +105,7 @@ def unframed(value: bytes) -> bytes:
     Avro and Protobuf cannot be mistaken for one: the first byte of theirs is a count or a length, and `{` would be a
     negative one.
     """
-    content = value[_FRAME_BYTES:]
+    content = value[FRAME_BYTES:]
     if not content.lstrip().startswith(b"{"):
         raise BadRecord(Fault("registry_frame", expected="a JSON object"))
     return content
@@ -125,13 +125,13 @@ def hint(fault: Fault, record: Record) -> Hint | None:
 
 
 def _of_value(value: bytes) -> Hint | None:
-    content = value[_FRAME_BYTES:] if value.startswith(b"\0") else value
+    content = value[FRAME_BYTES:] if value.startswith(b"\0") else value
     if content.startswith(b'"'):
         return "json_text"
     if b'"payload"' not in content:  # which is found in much less time
         return None
     try:
         envelope = _CONNECT_ENVELOPE.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return "json_text" if bytes(envelope.payload).startswith(b'"') else "connect_envelope"

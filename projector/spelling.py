@@ -42,7 +42,7 @@ def usual(value: bytes, kind: Kind, refusal: str, check_cost: Callable[[bytes], 
         return None
     try:
         event = _EXACT.decode(value)
-    except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, ArithmeticError):
         return None
     if not isinstance(event, dict):
         return None
@@ -67,7 +67,7 @@ def _decoded(text: object, check_cost: Callable[[bytes], None]) -> Any:
     check_cost(content)
     try:
         return _EXACT.decode(content)
-    except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, ArithmeticError):
         raise BadRecord(Fault("not_valid", _BASE64, "base64 of a JSON object")) from None
 
 

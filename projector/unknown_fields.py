@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from projector.change import is_too_deep
 from projector.errors import BadRecord
 from projector.record import MAGIC, Record, unframed
 from schemas.envelopes import ENVELOPES, HEADERS, event_type, mode_of
@@ -55,9 +56,11 @@ def has_unknown_fields(record: Record) -> bool:
 
 def _decoded(record: Record) -> Any:
     content = record.value or b""
+    if is_too_deep(record):
+        return None
     try:  # not with orjson: the decoder of events accepts the value, and this one has to read the same
         return msgspec.json.decode(unframed(content) if content and content[0] == MAGIC else content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadRecord):
         return None
 
 

@@ -129,6 +129,11 @@ _LABELS: dict[FaultKind, Label] = {
 _ENVELOPE = frozenset(f"$.{name}" for name in ("type", "id", "source", "specversion", "time", "datacontenttype"))
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `(\$[^`]*)`)?")
 _WRONG = re.compile(r"(.+?)(?:, got `(\w+)`)?(?: - at `(\$[^`]*)`)", re.DOTALL)
+# Controls, line ends, what changes the direction of a text or is not to be seen, and lone surrogates. They are named
+# here, because `isprintable` knows other characters in each version of Python.
+_COMMANDS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
 _WRONG_VALUE = re.compile("Expected `object`, got `(\\w+)`")
 _NOT_JSON = ("JSON is malformed: ", "Input data was truncated")
 _PROBLEMS: tuple[tuple[str, FaultKind], ...] = (
@@ -179,4 +184,4 @@ def shown(text: object) -> str:
     """Returns a short text that no terminal takes for commands; an empty one if it is no text."""
     if not isinstance(text, str):
         return ""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_SHOWN])
+    return _COMMANDS.sub("?", text[:_MAX_SHOWN])

@@ -23,8 +23,8 @@ MAX_POLL_BYTES = 16_777_216
 """The records that a projector takes from Kafka at once, with what each takes in memory. What is beyond this waits"""
 
 MAX_LEVELS = 100
-"""Levels of objects and arrays in `attribution`. Without a limit, the size of the stack would decide whether it can be
-read, here and by readers"""
+"""Levels of objects and arrays in a field of `data`, also in one that is not known. Without a limit, the version of
+Python and the size of the stack would decide whether it can be read, here and by readers"""
 
 MAX_ENTRIES = 1_000
 """Entries of a list"""

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from schemas.faults import Fault, FaultKind, Hint
 from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.limits import MAX_LEVELS
 
 _FOUND = {
     "null": "null",
@@ -51,7 +52,7 @@ _FAULTS: dict[FaultKind, str] = {
     "inner_more_than_64_bits": "an integer in {place} has more than 64 bits",
     "inner_list": "a list in {place} has more than {most:,} entries",
     "levels": "{place} is nested deeper than {most} levels",
-    "recursion": "the JSON is nested too deeply",
+    "recursion": f"the JSON is nested too deeply: a field has more than {MAX_LEVELS} levels of objects and arrays",
     "containers": "the value has more than {most:,} objects and arrays",
     "names": "the value has more than {most:,} names of fields",
     "texts": "the value has more than {most:,} texts",

@@ -3,12 +3,19 @@
 import inspect
 import logging
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from devstack.leash import Scratch
 from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
+from tests.harness.services import OLDEST_REDIS
+
+# Programs that tests start use it, too.
+if OLDEST_REDIS.is_file():
+    os.environ.setdefault("LEADVIEW_TEST_REDIS_SERVER", str(OLDEST_REDIS))
 
 # Services and slow machines make examples slow. In CI the same ones run each time; elsewhere a failure prints its own.
 settings.register_profile(
@@ -19,6 +26,30 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("leadview")
+
+
+_SCRATCH, _FAILED = pytest.StashKey[Scratch](), pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What programs leave behind that tests kill, in a temporary directory, is in one that goes with the tests."""
+    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit it
+        config.stash[_SCRATCH] = Scratch()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(config.stash[_SCRATCH].path)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if scratch := config.stash.get(_SCRATCH, None):
+        with scratch:
+            if _FAILED in config.stash:
+                scratch.keep()
+                print(f"All files of these tests: {scratch.path}")  # noqa: T201 - so that somebody looks there
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        session.config.stash[_FAILED] = True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,7 +33,7 @@ def files(root: Path) -> dict[Path, str]:
         docs / "how-it-works.md": {"preconditions": preconditions.table()},
         docs / "events.md": events_page.parts() | {"limits": tables.of_limits()},
         docs / "runbook.md": tables.of_metrics() | {"troubles": troubles.runbook()},
-        docs / "production.md": {"topics": tables.sentence_of_topics()},
+        docs / "production.md": {"topics": tables.sentence_of_topics(), "versions": tables.of_versions()},
         docs / "settings.md": tables.of_settings(),
         docs / "generate" / "reference" / "pages" / "index.md": {"lead": tables.lead()},
         root / "compose.yaml": {"topics": tables.loop_over_topics()},

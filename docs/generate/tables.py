@@ -11,6 +11,7 @@ import orjson
 from msgspec import Meta
 from msgspec.structs import fields
 
+from docs.generate.versions import VERSIONS
 from schemas import limits, metrics
 from schemas.metrics import Metric
 from schemas.resources import ACCESS_KINDS, AS_SPECIFIED, LEAD, ROOT
@@ -156,6 +157,13 @@ def strimzi_topics() -> str:
 def strimzi_rights() -> str:
     """Returns the rights of the projectors' KafkaUser to read the topics."""
     return "\n".join(_RIGHT.format(name=f"{_PREFIX}{topic}") for topic in TOPICS)
+
+
+def of_versions() -> str:
+    """The versions of others that are supported."""
+    programs = dict.fromkeys(version.program for version in VERSIONS)
+    numbers = {name: [version.number for version in VERSIONS if version.program == name] for name in programs}
+    return table(("program", "versions"), ((name, ", ".join(numbers[name])) for name in programs))
 
 
 def loop_over_topics() -> str:

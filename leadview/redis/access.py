@@ -5,7 +5,7 @@ cluster. redis-py parses the options of URLs, sets up TLS, and talks to Sentinel
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,6 +25,7 @@ from schemas import names, secret_files
 from schemas.redis_url import Host, Kind, redis_url
 from schemas.settings import RedisSettings
 
+_ASK_SECONDS = 1.0
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password", "connection_class"}
 
 
@@ -147,6 +148,36 @@ def access(settings: RedisSettings) -> Access:
     found = Access(url.kind, url.hosts, url.master, options.get("db", 0), Login(settings), tls)
     found.server(url.hosts[0]).ssl_context()  # raises at once if it cannot be set up
     return found
+
+
+def server_info(settings: RedisSettings) -> dict[str, Any]:
+    """Returns what the first server, Sentinel or node of the settings that answers says about itself (`INFO server`).
+    It is nothing if none answers at once, or if the user may not ask. Raises AddressError.
+    """
+    found = access(settings)
+    login: Any = Login(settings, of_sentinels=True) if found.kind == "sentinel" else found.login
+    options: dict[str, Any] = {
+        "socket_timeout": _ASK_SECONDS,
+        "socket_connect_timeout": _ASK_SECONDS,
+        "retry": redis.retry.Retry(NoBackoff(), 0),
+    }
+    for host, port in found.hosts:
+        with (
+            suppress(RedisError, OSError),
+            redis.Redis(
+                host=host,
+                port=port,
+                credential_provider=login,
+                ssl=found.tls is not None,
+                protocol=2,
+                driver_info=None,  # a user with the least rights may not set it
+                **options,
+                **(found.tls or {}),
+            ) as client,
+        ):
+            info: Any = client.info("server")
+            return dict(info)
+    return {}
 
 
 def location(settings: RedisSettings, longest: float, *, first: float = 0.5) -> "Address | Sentinels | SlotMap":

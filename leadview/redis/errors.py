@@ -9,6 +9,7 @@ Unavailable                Redis is not reachable, too slow or overloaded: retry
     └── Busy               BUSY: a script has run for seconds, which none of ours does
 
 AddressError               the address of Redis, or its TLS files, in the settings
+TooOld                     the server is older than Leadview needs
 """
 
 from typing import ClassVar, Literal
@@ -84,6 +85,10 @@ _KINDS: dict[str, type[ErrorReply]] = {
     "ASK": Redirected,
     "TRYAGAIN": Redirected,
 }
+
+
+class TooOld(Exception):
+    """The server is older than Leadview needs. The message is for the operator."""
 
 
 class AddressError(ValueError):

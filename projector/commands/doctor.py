@@ -19,6 +19,8 @@ import msgspec
 from rich.text import Text
 
 from leadview.redis.access import access
+from leadview.redis.errors import TooOld
+from leadview.redis.version import Version
 from projector.commands import gateway, status
 from projector.commands.argument_types import read_key
 from projector.commands.operator import Operator
@@ -46,7 +48,6 @@ SECONDS = 8.0
 """How long each check may take."""
 ANSWER_SECONDS = 4.0
 """How long Redis and Kafka may take for their first answer."""
-_OLDEST_REDIS = (6, 2)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
 _STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow", "note": "yellow"}
 _LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", "uvicorn", "uvloop")
@@ -224,11 +225,13 @@ async def _reached(store: Store, settings: RedisSettings) -> str:
 
 
 async def _version(store: Store) -> str:
-    versions = sorted({str(server.get("redis_version", "?")) for server in await store.info("server")})
-    for version in versions:
-        if tuple(int(part) for part in version.split(".") if part.isdigit()) < _OLDEST_REDIS:
-            raise Refused(f"Redis {version} is too old: Leadview needs 6.2 or later, and 7 for its least rights")
-    return f"Redis {', '.join(versions)}"
+    versions = sorted({Version.of(server) for server in await store.info("server")})
+    try:
+        for version in versions:
+            version.check()
+    except TooOld as error:
+        raise Refused(str(error)) from None
+    return ", ".join(map(str, versions))
 
 
 async def _eviction(found: Observation) -> str:

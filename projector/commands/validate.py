@@ -24,6 +24,7 @@ import orjson
 from projector.errors import BadRecord, Refused, Unavailable
 from projector.kafka.batches import Headers, ReadHere, Unpacker, bounded
 from projector.kafka.reader import open_reader
+from projector.nesting import is_nested_deeper
 from projector.operate.explain.records import bad
 from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference
@@ -31,6 +32,7 @@ from projector.unknown_fields import unknown_fields, unknown_headers
 from schemas import words
 from schemas.envelopes import event_type, mode_of
 from schemas.faults import Fault, unknown_type
+from schemas.limits import MAX_LEVELS
 from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
@@ -150,6 +152,8 @@ def _bad_line(why: str) -> BadRecord:
 def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None]:
     try:
         line.decode()  # of a Raw, only the form is checked
+        if is_nested_deeper(line, MAX_LEVELS + 3):  # the line, the event, and `data`
+            raise BadRecord(Fault("recursion", "line"))
         names = _NAMES.decode(line).keys()
         if {"specversion", "type"} <= names:
             raise _bad_line("this is an event without its message key")
@@ -159,7 +163,7 @@ def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None
         return None if found.key is None else found.key.encode(), _value(found), headers, found.topic
     except msgspec.ValidationError as error:
         raise _bad_line(str(error)) from None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError) as error:
         if "truncated" in str(error):  # msgspec has no other way to say it
             raise BadRecord(_SEVERAL_LINES) from None
         raise _bad_line(f"its JSON cannot be read ({error})") from None
@@ -194,12 +198,15 @@ def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
         return likely
     else:
         try:
-            type_ = _TYPED.decode(unframed(value) if value and value[0] == MAGIC else value).type
+            content = unframed(value) if value and value[0] == MAGIC else value
+            if is_nested_deeper(content, MAX_LEVELS + 2):
+                return likely
+            type_ = _TYPED.decode(content).type
         except msgspec.ValidationError as error:
             if "$.type" not in str(error):  # it is not an object
                 return likely
             raise BadRecord(unknown_type(binary=False, missing=False)) from None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+        except (msgspec.MsgspecError, UnicodeDecodeError, BadRecord):
             return likely
     for kind in KINDS:
         if type_ in (event_type(kind, "changed"), event_type(kind, "deleted")):

@@ -16,6 +16,7 @@ import msgspec
 from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import ErrorReply, ReadOnly, ScriptMissing
 from leadview.redis.scripts import Command
+from leadview.redis.version import Version
 from projector.errors import Refused, Unavailable
 from projector.operate.words import say
 from projector.problem import RedisEvicts
@@ -194,7 +195,11 @@ class Store:
         return next((str(reply) for reply in replies if isinstance(reply, ErrorReply)), "")
 
     async def check(self) -> None:
-        """Check that Redis cannot evict documents and that it is what its URL says. Raises Refused or Unavailable."""
+        """Check that Redis is new enough, cannot evict documents and is what its URL says. Raises TooOld, Refused or
+        Unavailable.
+        """
+        for found in await self.info("server"):
+            Version.of(found).check()
         await self.check_url()
         await self.check_policy()
 

@@ -18,6 +18,7 @@ from typing import Self
 from devstack.child import Child
 from devstack.ports import LOOPBACK, free_port
 from devstack.programs import while_running
+from tests.harness.programs import installed
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _CADDYFILE = Path(__file__).parents[2] / "deploy/Caddyfile"
@@ -43,7 +44,14 @@ class Front:
         self._folder = folder
         text = _CADDYFILE.read_text("utf-8").replace("8443", str(self.port))
         (folder / "Caddyfile").write_text(text, "utf-8")
-        self._command = ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+        self._command = [
+            installed("caddy", "caddy"),
+            "run",
+            "--config",
+            str(folder / "Caddyfile"),
+            "--adapter",
+            "caddyfile",
+        ]
         homes = dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"), str(folder))
         self._environment = dict(os.environ) | dict(variables or {}) | homes | {"FRONT_UPSTREAMS": " ".join(upstreams)}
         self._child = self._launch()

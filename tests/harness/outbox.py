@@ -74,7 +74,13 @@ def running_connect(directory: Path, bootstrap_servers: str) -> Iterator[Connect
         f"offset.storage.file.filename={directory}/offsets\n"
         "plugin.discovery=service_load\n"
     )
-    main = ["-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectStandalone", str(properties)]
+    main = [
+        f"-Djava.io.tmpdir={directory}",
+        "-cp",
+        f"{jars}/*",
+        "org.apache.kafka.connect.cli.ConnectStandalone",
+        str(properties),
+    ]
     child = Child(["java", *_JVM_OPTIONS, *_LOG_OPTIONS, *main], log=directory / "connect.log")
     try:
         answers = while_running(child, lambda: ApiServer(port).answers("/health"))

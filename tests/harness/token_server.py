@@ -17,6 +17,7 @@ import orjson
 
 from tests.harness.certificates import Certificate
 from tests.harness.front import Quiet, serving
+from tests.harness.programs import installed
 
 
 class TokenServer:
@@ -74,7 +75,8 @@ class TokenServer:
         return 200, orjson.dumps(answer)
 
     def _openssl(self, *words: str, stdin: bytes = b"") -> bytes:
-        return subprocess.run(["openssl", *words], input=stdin, capture_output=True, check=True).stdout  # noqa: S607
+        command = [installed("openssl", "openssl"), *words]
+        return subprocess.run(command, input=stdin, capture_output=True, check=True).stdout
 
 
 @contextmanager

@@ -94,6 +94,7 @@ def records() -> Iterator[tuple[str, Callable[[int], Message]]]:
         "brackets in texts": lambda n: filled(b'"["', n),
         "brackets behind a backslash": lambda n: filled(b'"\\\\","\\"["', n),
         "opening brackets": lambda n: b"[" * n,
+        "nested pairs": lambda n: b"[1" + b",[[[[1]]]]" * min(n // 10, 2_400) + b"," + b"1," * (n // 4) + b"1]",
         "opening objects": lambda n: b'{"":' * (n // 4),
         "opening brackets and quotes": lambda n: b'["' * (n // 2),
         "quotes": lambda n: b'"' * n,

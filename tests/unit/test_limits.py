@@ -71,7 +71,7 @@ BEYOND = [
         id="a list in attribution",
     ),
     pytest.param(
-        crm.lead(attribution=nested(MAX_LEVELS + 1)), "`$.data.attribution` is nested deeper than 100", id="levels"
+        crm.lead(attribution=nested(MAX_LEVELS + 1)), "nested too deeply: a field has more than 100 levels", id="levels"
     ),
     pytest.param(
         crm.lead(attribution={"a": [MAX_INTEGER + 1]}), "an integer in `$.data.attribution`", id="in attribution"

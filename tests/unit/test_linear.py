@@ -26,6 +26,8 @@ EXPRESSIONS = {
     # Where it is: the name of an input in WORST, or why it needs none.
     "projector/change.py _JSON_TYPE": "a content type",
     "projector/change.py _VALUE": "a message of msgspec",
+    "projector/nesting.py _RUN": "nested pairs: attribution",
+    "schemas/faults.py _COMMANDS": "a fault",
     "schemas/faults.py _MISSING": "a fault",
     "schemas/faults.py _WRONG": "a fault",
     "schemas/faults.py _WRONG_VALUE": "a fault without a place",

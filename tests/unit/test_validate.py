@@ -383,3 +383,11 @@ def test_the_examples_for_producers_find_a_mistake(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (1, ""), done.stdout
         assert "did you mean `event_type_key`?" in done.stdout
+
+
+def test_a_record_that_is_nested_too_deeply_is_bad_in_each_form(validated: Validated) -> None:
+    """No version of Python reads it to its end, or none would."""
+    message = crm.within(crm.lead(unknown="PLACE"), b"[" * 1_500 + b"]" * 1_500)
+    key, value = message.key or b"", message.value or b""
+    done = validated([key + b"\t" + value, b'{"key":"' + key + b'","value":' + value + b"}"])
+    assert (done.status, done.output.count("the JSON is nested too deeply")) == (1, 2), done

@@ -53,12 +53,15 @@ HEALTHY: Mapping[str, float] = {
     'leadview_projector_line_standing_by{instance="a", line="documents"}': 0,
     'leadview_projector_problems{instance="a", problem="no_partitions"}': 0,
     'leadview_projector_problems{instance="a", problem="not_advancing"}': 0,
+    'leadview_projector_problems{instance="a", problem="other_cluster"}': 0,
     'leadview_projector_problems{instance="a", problem="redis_full"}': 0,
     'leadview_projector_problems{instance="a", problem="standing_by"}': 0,
     'leadview_projector_redis_memory_ratio{instance="a"}': 0.5,
     'leadview_projector_rebuild_due{instance="a"}': 0,
+    'leadview_projector_unverified_topic{instance="a", problem="deletes_missed", topic="crm.api-keys"}': 0,
     'leadview_verify_differences_total{instance="v", topic="leads"}': 0,
 }
+UNVERIFIED = 'leadview_projector_unverified_topic{instance="a", problem="deletes_missed", topic="crm.api-keys"}'
 SERVED = 'leadview_api_requests_total{instance="api", route="lead", status="200"}'
 FAILED = 'leadview_api_requests_total{instance="api", route="lead", status="503"}'
 BUSY = 'leadview_api_redis_errors_total{instance="api", reason="busy"}'
@@ -147,6 +150,11 @@ TROUBLES: dict[str, Trouble] = {
         *("StandingBy", "RebuildDue"),
         silent_after=1,
     ),
+    "another Kafka cluster answers": trouble(10, {problem("other_cluster"): 1}, "OtherCluster"),
+    "deletions of API keys were missed, and nobody compares": trouble(
+        20, {UNVERIFIED: 1}, "AccessUnverified", "Unverified", silent_after=1
+    ),
+    "projectors compare access within a minute": trouble(1, {UNVERIFIED: 1}),
     "Redis is full": trouble(
         10,
         {

@@ -42,6 +42,8 @@ PROJECTS = (
         ("hmget", _KEY, "f"),
         ("hset", _KEY, "f", "v"),
         ("hsetnx", _KEY, "f", "v"),
+        ("hincrby", _KEY, "f", "1"),
+        ("hexists", _KEY, "f"),
         ("hdel", _KEY, "f"),
         ("hlen", _KEY),
     ),

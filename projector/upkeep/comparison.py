@@ -40,6 +40,8 @@ from schemas.settings import ProjectorSettings
 _PAUSE_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 600.0
 """Seconds to wait before what could not be compared is looked at again; twice as long each time."""
+_NAMED_SECONDS = 10.0
+"""For how long a break is named at least, so that whoever asks every few seconds has seen it."""
 _STRAYS_SECONDS = 3600.0
 """So often, live records in former partitions are counted."""
 SubjectName = Literal["access", "documents"]
@@ -134,6 +136,7 @@ class _Work:
             about |= {"parts": len(unsettled)}
             logger.warning("not everything could be compared with the topics, or written again", extra=about)
             return False
+        await asyncio.sleep(max(0.0, min(_NAMED_SECONDS, _NAMED_SECONDS - min(it.age for it in seen))))
         for generation in compared:
             await breaks.confirm(self._store, generation, seen)
         await self._store.ask_one(b"DEL", names.comparison(self._subject))

@@ -4,6 +4,7 @@ served was compared with Kafka.
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
 from projector.ledger import copies
 from projector.ledger.control import ACCESS
+from projector.upkeep.comparison import SUBJECTS
 from projector.upkeep.evictions import Evictions
 from schemas import names, resources
 from schemas.words import utc
@@ -51,6 +53,17 @@ def assert_named(leadview: Leadview, port: int, kind: str, topics: Sequence[str]
     wait_until(lambda: all(metric(port, UNVERIFIED, **it) == 1 for it in values), "the metric of each topic")
 
 
+@contextmanager
+def no_comparison(leadview: Leadview) -> Iterator[None]:
+    """Projectors end no break by themselves until the block ends: somebody else holds the locks of the comparison."""
+    locks = [names.comparison_lock(subject) for subject in SUBJECTS]
+    for lock in locks:
+        leadview.redis.set(lock, "a test")
+    yield
+    for lock in locks:
+        leadview.redis.delete(lock)
+
+
 def moments(leadview: Leadview) -> dict[str, list[int]]:
     """Returns the moments at which each topic was complete, in all shards."""
     found: dict[str, list[int]] = {}
@@ -81,18 +94,20 @@ def test_deletions_that_kafka_may_have_removed(leadview: Leadview) -> None:
         lambda: time.time() * 1000 - max(map(max, complete.values())) > 6000, "deletions may have been removed", 30
     )
     port = free_port()
-    leadview.start("run", metrics_port=port)
-    assert_named(leadview, port, "deletes_missed", short)
-    assert f"{short[0]} (100 ms)" in leadview.run("doctor")
-    since = {it.topic: it.since for it in leadview.state().breaks}
-    assert since == {topic: utc(complete[topic][0]) for topic in short}
-    with leadview.api() as api:
-        leadview.wait_until_current()
-        wait_until(lambda: api.get(LEADS + crm.LEAD, key=crm.KEY).status == 401, "the deletions that are left count")
-        assert leadview.run("status", "--json").json["data_as_of"] is None
-    leadview.run("verify").ends(0)
-    leadview.run("verify", "--access").ends(0)
-    wait_for_kinds(leadview)
+    with no_comparison(leadview):
+        leadview.start("run", metrics_port=port)
+        assert_named(leadview, port, "deletes_missed", short)
+        assert f"{short[0]} (100 ms)" in leadview.run("doctor")
+        since = {it.topic: it.since for it in leadview.state().breaks}
+        assert since == {topic: utc(complete[topic][0]) for topic in short}
+        with leadview.api() as api:
+            leadview.wait_until_current()
+            refused = "the deletions that are left count"
+            wait_until(lambda: api.get(LEADS + crm.LEAD, key=crm.KEY).status == 401, refused)
+            assert leadview.run("status", "--json").json["data_as_of"] is None
+        leadview.run("verify").ends(0)
+        leadview.run("verify", "--access").ends(0)
+        wait_for_kinds(leadview)
     wait_until(lambda: metric(port, UNVERIFIED) == 0, "the metrics end as well")
 
 
@@ -107,11 +122,12 @@ def test_a_redis_that_comes_back_from_another_time(leadview_on_cluster: Leadview
     leads, *_ = [names.copy(names.COMPLETE, tag.encode()) for tag in control.read_all(leadview.redis)]
     topic = leadview.topics.name(resources.LEAD)
     leadview.redis.hset(leads, topic, int(time.time() * 1000) + later_ms)
-    leadview.start("run")
-    wait_for_kinds(leadview, "deletes_missed")
-    assert [(it.kind, it.topic) for it in leadview.state().breaks] == [("deletes_missed", topic)]
-    leadview.run("verify").ends(0)
-    wait_for_kinds(leadview)
+    with no_comparison(leadview):
+        leadview.start("run")
+        wait_for_kinds(leadview, "deletes_missed")
+        assert [(it.kind, it.topic) for it in leadview.state().breaks] == [("deletes_missed", topic)]
+        leadview.run("verify").ends(0)
+        wait_for_kinds(leadview)
 
 
 @pytest.fixture
@@ -212,13 +228,15 @@ def test_keys_that_redis_has_evicted(leadview_with_own_redis: Leadview) -> None:
     leadview.redis.config_set("maxmemory", 0)
     leadview.redis.config_set("maxmemory-policy", "noeviction")
     leadview.redis.delete("x")
-    leadview.start("run", metrics_port=port)
-    leadview.wait_until_current()
-    wait_for_kinds(leadview, "evicted")
-    assert_named(leadview, port, "evicted", [])
-    assert metric(port, UNVERIFIED, problem="evicted") == len(resources.KINDS)
-    [found] = leadview.state().breaks
-    assert {*found.unverified} == {ACCESS, *leadview.state().written}
+    with no_comparison(leadview):
+        leadview.start("run", metrics_port=port)
+        leadview.wait_until_current()
+        wait_for_kinds(leadview, "evicted")
+        assert_named(leadview, port, "evicted", [])
+        assert metric(port, UNVERIFIED, problem="evicted") == len(resources.KINDS)
+        [found] = leadview.state().breaks
+        assert {*found.unverified} == {ACCESS, *leadview.state().written}
+    wait_for_kinds(leadview)
 
 
 async def test_what_was_evicted_is_counted_once(alone: Projection) -> None:
@@ -247,19 +265,21 @@ def test_partitions_that_were_added(leadview: Leadview) -> None:
     topic = leadview.topics.name(resources.CONTACT)
     wait_until(lambda: topic in leadview.state().partitions, "the number of partitions is known")
     wait_until(lambda: remembered(leadview, topic) == 3, "Kafka remembers it")
-    leadview.topics.add_partitions(resources.CONTACT, 5)
-    assert_named(leadview, port, "partitions_raised", [topic])
-    with leadview.api() as api:
-        answer = partial(api.get, LEADS + crm.LEAD, key=crm.KEY)
-        wait_until(lambda: "data-as-of" in answer().headers, "what is visible now is not affected")
-    leadview.redis.flushall()
-    leadview.wait_until_served()
-    assert_named(leadview, port, "partitions_raised", [topic])
-    leadview.run("rebuild", "--max-latency", "0").ends(0)
-    leadview.run("promote").ends(0)
-    wait_for_kinds(leadview, "partitions_raised")
-    leadview.run("verify").ends(0)
-    wait_for_kinds(leadview)
+    with no_comparison(leadview):
+        leadview.topics.add_partitions(resources.CONTACT, 5)
+        assert_named(leadview, port, "partitions_raised", [topic])
+        with leadview.api() as api:
+            answer = partial(api.get, LEADS + crm.LEAD, key=crm.KEY)
+            wait_until(lambda: "data-as-of" in answer().headers, "what is visible now is not affected")
+        leadview.redis.flushall()
+    with no_comparison(leadview):
+        leadview.wait_until_served()
+        assert_named(leadview, port, "partitions_raised", [topic])
+        leadview.run("rebuild", "--max-latency", "0").ends(0)
+        leadview.run("promote").ends(0)
+        wait_for_kinds(leadview, "partitions_raised")
+        leadview.run("verify").ends(0)
+        wait_for_kinds(leadview)
     leadview.run("drop").ends(0)
     wait_until(lambda: remembered(leadview, topic) == 5, "Kafka remembers the new number")
 

@@ -27,7 +27,7 @@ VARIABLES
   position,   \* the offset up to which each partition is applied; 0: none
   known,      \* what Redis knows of Kafka and of itself: [id, epoch, evictions]; 0: nothing is known
   remembered, \* the number of partitions when all was right, which Kafka keeps for the group
-  breaks,     \* the kinds that are stored
+  breaks,     \* those that are stored: [kind, number]; one that is noticed again is another one
   complete,   \* ticks since the moment at which everything was last known to be applied
   sample,     \* [age, end]: ticks since a sample of the end offsets, and these
   evictions,  \* how often Redis has evicted something
@@ -171,11 +171,15 @@ Missed(p) == /\ IF Rule("every-partition") THEN known.id # 0 ELSE position[p] > 
              /\ position[p] + 1 < topic.start[p]
 Raised == topic.partitions # remembered
 
+KindsOf(set) == {b.kind : b \in set}
+Noted(kinds) == {b \in breaks : b.kind \notin kinds}
+                \cup {[kind |-> kind, number |-> made + spent.ticks + spent.faults] : kind \in kinds}
+
 Unnoticed ==
      (IF Rule("recreated") /\ Recreated THEN {"recreated"} ELSE {})
   \cup (IF Rule("truncated") /\ Truncated /\ known.id = topic.id THEN {"truncated"} ELSE {})
   \cup (IF Rule("records_missed") /\ ~Recreated /\ \E p \in Partitions : Missed(p) THEN {"records_missed"} ELSE {})
-  \cup (IF Rule("partitions_raised") /\ Raised /\ "partitions_raised" \notin breaks THEN {"partitions_raised"} ELSE {})
+  \cup (IF Rule("partitions_raised") /\ Raised /\ "partitions_raised" \notin KindsOf(breaks) THEN {"partitions_raised"} ELSE {})
 
 (* Who begins has missed nothing. From now on, a partition without a position is one that was added. *)
 First == /\ cluster = "own" /\ known.id = 0
@@ -186,7 +190,7 @@ First == /\ cluster = "own" /\ known.id = 0
 
 Lower(a, b) == IF a < b THEN a ELSE b
 Note == /\ cluster = "own" /\ Unnoticed # {}
-        /\ breaks' = breaks \cup Unnoticed
+        /\ breaks' = Noted(Unnoticed)
         /\ position' = [p \in Partitions |->
                           IF "recreated" \in Unnoticed THEN 0
                           ELSE IF "truncated" \in Unnoticed THEN Lower(position[p], topic.cut)
@@ -229,7 +233,7 @@ Seen == (IF Rule("deletes_missed") /\ complete # Unknown /\ Gap >= Retention THE
         \cup (IF Rule("evicted") /\ known.evictions # evictions THEN {"evicted"} ELSE {})
 IsReached == cluster = "own" /\ sample # None /\ Unnoticed = {} /\ Reaches(sample.ends)
 Reach == /\ IsReached
-         /\ breaks' = breaks \cup Seen
+         /\ breaks' = Noted(Seen)
          /\ complete' = IF complete \in 0..sample.age THEN complete ELSE sample.age
          /\ known' = [known EXCEPT !.evictions = evictions]
          /\ sample' = None
@@ -240,7 +244,7 @@ Reach == /\ IsReached
 
 (* A person has everything published again that a topic has lost. Of partitions that were added: in the former ones, a
    tombstone removes what is there.                                                                                   *)
-PublishAgain == /\ ~again /\ breaks \cap Lost # {} /\ cluster = "own"
+PublishAgain == /\ ~again /\ KindsOf(breaks) \cap Lost # {} /\ cluster = "own"
                 /\ log' = [i \in 1..Len(log) + 1 |->
                              IF i > Len(log) THEN Appended(truth)[i]
                              ELSE IF log[i].partition # Partition THEN [log[i] EXCEPT !.kept = FALSE] ELSE log[i]]
@@ -251,15 +255,15 @@ PublishAgain == /\ ~again /\ breaks \cap Lost # {} /\ cluster = "own"
 
 (* A comparison reads a whole topic, and which document is stored. *)
 Compare == /\ comparison = None /\ breaks # {} /\ cluster = "own" /\ Unnoticed = {} /\ Reaches(Ends)
-           /\ breaks \cap (Lost \ {"partitions_raised"}) # {} => again
+           /\ KindsOf(breaks) \cap (Lost \ {"partitions_raised"}) # {} => again
            /\ comparison' = [kind |-> "read", content |-> Content, version |-> document.version, breaks |-> breaks]
            /\ UNCHANGED <<log, topic, truth, made, cluster, document, position, known, remembered, breaks, complete, sample,
                           evictions, saved, again, spent>>
 
 (* Later, it puts right what differs, if that is still what it has compared, and ends the breaks that it began with. *)
 InOldPartition == Rule("old-partition") /\ \E i \in Kept : log[i].put /\ log[i].partition # Partition
-Ended == {kind \in IF Rule("began") THEN comparison.breaks ELSE breaks :
-            kind = "partitions_raised" => ~InOldPartition}
+Ended == {b \in IF Rule("began") THEN breaks \cap comparison.breaks ELSE breaks :
+            b.kind = "partitions_raised" => ~InOldPartition}
 PutRight ==
   /\ comparison # None /\ cluster = "own"
   /\ LET differs == document.live # comparison.content.live
@@ -268,7 +272,7 @@ PutRight ==
                     ELSE IF document.live THEN [document EXCEPT !.live = FALSE]
                     ELSE IF comparison.content.version > document.version THEN comparison.content ELSE document
   /\ breaks' = breaks \ Ended
-  /\ remembered' = IF "partitions_raised" \in Ended THEN topic.partitions ELSE remembered
+  /\ remembered' = IF "partitions_raised" \in KindsOf(Ended) THEN topic.partitions ELSE remembered
   /\ comparison' = None
   /\ UNCHANGED <<log, topic, truth, made, cluster, position, known, complete, sample, evictions, saved, again, spent>>
 
@@ -282,5 +286,5 @@ Next == \/ Line \/ Way \/ Faults \/ Tick
 Spec == Init /\ [][Next]_vars
 
 (* Nobody says that all is well while a person who was deleted is served, or one whom Kafka holds is not. *)
-Honest == IsReached /\ Reaches(Ends) /\ breaks \cup Seen = {} => ~Wrong
+Honest == IsReached /\ Reaches(Ends) /\ breaks = {} /\ Seen = {} => ~Wrong
 =================================================================================

@@ -35,10 +35,12 @@ class Login(NamedTuple):
     """A second port of each broker, on which clients have to sign in."""
 
     protocol: str
-    """`SASL_PLAINTEXT` or `SASL_SSL`."""
+    """`SASL_PLAINTEXT` or `SASL_SSL`; with `PLAINTEXT`, it is only another way to the broker."""
     properties: Mapping[str, str]
     """Those of the listener, without its prefix `listener.name.login.`."""
     java_options: Sequence[str] = ()
+    named_ports: Sequence[int] = ()
+    """What the brokers name as this port, one for each broker: that of a proxy. By default, the port itself."""
 
 
 def plain_login(users: Mapping[str, str]) -> Login:
@@ -205,6 +207,10 @@ def _address(node: _Node) -> str:
     return f"{node.host}:{node.broker_port}"
 
 
+def _named_port(node: _Node, login: Login) -> int:
+    return login.named_ports[node.id - 1] if login.named_ports else node.sasl_port
+
+
 def _java(jars: Path, node: _Node, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     # A Java that is killed leaves its libraries in its temporary directory.
     options = [*_JVM_OPTIONS, *_LOG_OPTIONS, f"-Djava.io.tmpdir={node.directory}", *options]
@@ -231,7 +237,9 @@ def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bo
 def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@{other.host}:{other.controller_port}" for other in nodes)
-    broker = f"BROKER://{_address(node)}" + (f",LOGIN://{node.host}:{node.sasl_port}" if login else "")
+    broker = f"BROKER://{_address(node)}"
+    named = f"{broker},LOGIN://{node.host}:{_named_port(node, login)}" if login else broker
+    broker += f",LOGIN://{node.host}:{node.sasl_port}" if login else ""
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT" + (f",LOGIN:{login.protocol}" if login else "")
     rack = {"broker.rack": node.rack, "replica.selector.class": _BY_RACK} if node.rack else {}
     authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
@@ -242,7 +250,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "node.id": node.id,
             "controller.quorum.voters": voters,
             "listeners": f"{broker},CONTROLLER://{node.host}:{node.controller_port}",
-            "advertised.listeners": broker,
+            "advertised.listeners": named,
             "listener.security.protocol.map": protocols,
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",

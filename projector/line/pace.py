@@ -141,6 +141,6 @@ async def slowest(store: Store) -> float:
     try:
         values = await store.ask_one(b"HVALS", names.LATENCY)
         reports = [[int(number) for number in value.split()] for value in values]
-        return max((latency / 1e6 for latency, at in reports if abs(now - at) < _FRESH_MS), default=0.0)
+        return max((latency / 1e6 for latency, at in reports if now - at < _FRESH_MS), default=0.0)
     except (Unavailable, ValueError):
         return 0.0  # if Redis is not available, the next write will report it

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
 
-from devstack.apache_kafka import ApacheKafka
+from devstack.apache_kafka import ApacheKafka, Login
 from devstack.embedded_kafka import EmbeddedKafka
+from devstack.fault_proxy import faulty_proxy
 from tests.chaos.nemesis import FAULTS, Fault
 from tests.chaos.run import run
-from tests.chaos.world import World
+from tests.chaos.world import FAKETIME, World
 from tests.harness.services import Kafka
 
 
@@ -25,11 +26,7 @@ def main() -> int:
     """
     chosen = _arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was seen until then is checked
-    possible = {"", chosen.redis}
-    if chosen.kafka == "apache":
-        possible |= {"groups", "brokers"} if chosen.kafka_nodes > 1 else {"groups"}
-    wanted = chosen.faults.split(",") if chosen.faults else FAULTS
-    faults = [fault for fault in FAULTS.values() if fault.needs in possible and fault.name in wanted]
+    faults = _possible(chosen)
     if not faults:
         sys.exit("none of these faults is possible here")
     directory = Path(mkdtemp(prefix="leadview-chaos-"))
@@ -45,18 +42,45 @@ def main() -> int:
     return status
 
 
+def _possible(chosen: argparse.Namespace) -> list[Fault]:
+    """Returns the faults that are wanted, without those that are not possible here. Says so if a program is missing."""
+    possible = {"", chosen.redis}
+    if chosen.kafka == "apache":
+        possible |= {"groups", "ways", "brokers"} if chosen.kafka_nodes > 1 else {"groups", "ways"}
+    if chosen.redis == "address":
+        if shutil.which(FAKETIME):
+            possible.add("clock")
+        else:
+            print(f"clocks stay right: {FAKETIME} is not installed (on Debian it is in the package {FAKETIME})")
+    wanted = chosen.faults.split(",") if chosen.faults else FAULTS
+    return [fault for fault in FAULTS.values() if fault.needs in possible and fault.name in wanted]
+
+
 def _run(chosen: argparse.Namespace, faults: Sequence[Fault], directory: Path) -> int:
     with ExitStack() as stack:
-        brokers = None
+        brokers, needs = None, {fault.needs for fault in faults}
+        ways = [stack.enter_context(faulty_proxy(0)) for _ in range(chosen.kafka_nodes if "ways" in needs else 0)]
         if chosen.kafka == "embedded":
             embedded = stack.enter_context(EmbeddedKafka.start(directory / "kafka"))
             kafka = Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
         else:
-            apache = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
+            login = Login("PLAINTEXT", {}, named_ports=[way.port for way in ways]) if ways else None
+            apache = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes, login=login))
+            for way, address in zip(ways, apache.sasl_servers.split(","), strict=False):
+                way.server_port = int(address.rpartition(":")[2])
             kafka = Kafka("apache", apache.bootstrap_servers, apache.create_topic)
             brokers = apache if chosen.kafka_nodes > 1 else None
         world = stack.enter_context(
-            World(kafka, "crm.", directory, brokers, redis=chosen.redis, processes=chosen.processes)
+            World(
+                kafka,
+                "crm.",
+                directory,
+                brokers,
+                redis=chosen.redis,
+                processes=chosen.processes,
+                ways=ways,
+                clock="clock" in needs,
+            )
         )
         report = run(world, chosen.seed, chosen.seconds, faults, pairs=chosen.pairs, hostile_bytes=chosen.hostile)
     print(report)

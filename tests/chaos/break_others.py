@@ -1,4 +1,4 @@
-"""Faults of processes, of Kafka and of operations, and a tenant that does its worst. Each begins on entry and ends on
+"""Faults of processes and of operations, and a tenant that does its worst. Each begins on entry and ends on
 exit.
 """
 
@@ -7,32 +7,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from math import inf
 from random import Random
 from typing import Any
 
 import psutil
-from confluent_kafka import ElectionType
 
 from devstack.child import Child
 from devstack.programs import environment
 from devstack.redis_server import RedisServer
-from schemas import api_keys, names, resources
-from tests.chaos.history import Loss, now
+from schemas import api_keys
 from tests.chaos.programs import ANY, FREE, PAID
-from tests.chaos.world import PARTITIONS, REBUILD, RECOVER_SECONDS, World
+from tests.chaos.world import REBUILD, RECOVER_SECONDS, World
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.programs import asleep
 from tests.harness.projectors import NEXT_MAPPING
-from tests.harness.waiting import PATIENCE_SECONDS
 
 GREEDY = (crm.uuid(0xA7), crm.uuid(0xA8), crm.uuid(0xA9), crm.uuid(0xAA))
 """On a cluster, one of them shares a shard with each of the others, more or less."""
 _BLOB_BYTES = 970_000
 _CONNECTIONS = 64
 _LIMITS = {"key": {"quota": 100, "window_seconds": 10}, "organization": {"quota": 100, "window_seconds": 10}}
-_MOST_PARTITIONS = 6
 _COMMANDS = (("drop",), REBUILD, ("promote", "--force"), ("rollback",), ("verify",), ("dead-letters", "redrive"))
 _KILLED_SHARE = 0.2
 _MOMENTS = ((ANY, 40), ("EVALSHA", 12))
@@ -102,73 +97,6 @@ def greedy_tenant(world: World, random: Random) -> Iterator[None]:
     with Child(command, log=log, environment=environment()) as child:
         yield
         child.check_running()
-
-
-@contextmanager
-def partitions_raised(world: World, random: Random) -> Iterator[None]:
-    kind = random.choice(resources.KINDS)
-    if world.partitions[kind] < _MOST_PARTITIONS:
-        with world.publishing:
-            world.partitions[kind] += 1
-            world.leadview.topics.add_partitions(kind, world.partitions[kind])
-    yield
-
-
-@contextmanager
-def topic_recreated(world: World, random: Random) -> Iterator[None]:
-    """Offsets begin at 0 again. The core product publishes everything once more, and the operator rebuilds."""
-    kind, topics = random.choice(resources.KINDS), world.leadview.topics
-    with world.operating:
-        world.drop_all()
-        with world.publishing:
-            world.catch_up()
-            began_at = now()
-            topics.recreate(kind, PARTITIONS)
-            world.compact_soon(kind)
-            topics.publish([*world.again(kind), *(other for other in world.others.values() if other.kind is kind)])
-            if kind is resources.LEAD:  # dead letters with offsets of the former topic
-                world.leadview.redis.delete(names.DEAD_LETTERS)
-                topics.bad_keys.clear()
-            world.wait_until(lambda: world.leadview.caught_up(kind), "it is read from the beginning")
-            world.command(*world.accepting)
-        for words in (REBUILD, ("promote", "--force"), ("drop",)):
-            done = world.command(*words)
-            assert done.status == 0, f"{words}: {done.output}"
-        world.history.losses.append(Loss(began_at, now(), -inf))
-    yield
-
-
-@contextmanager
-def broker_killed(chosen: Callable[[World, Random], int], world: World, random: Random) -> Iterator[None]:
-    """Afterwards, each partition is led by the first of its replicas again, if that one is in sync. Kafka does this by
-    itself every five minutes, while no fault is active that would explain what follows from it.
-    """
-    index = chosen(world, random)
-    world.brokers.kill(index)
-    yield
-    world.brokers.restart(index)
-    world.leadview.topics.admin.elect_leaders(ElectionType.PREFERRED).result(PATIENCE_SECONDS)
-
-
-@contextmanager
-def coordinator_paused(world: World, random: Random) -> Iterator[None]:
-    index = coordinator(world, random)
-    world.brokers.pause(index)
-    yield
-    world.brokers.resume(index)
-
-
-def leader(world: World, random: Random) -> int:
-    topic = world.leadview.topics.name(random.choice(resources.KINDS))
-    found = world.leadview.topics.admin.list_topics(topic, timeout=PATIENCE_SECONDS)
-    return int(found.topics[topic].partitions[0].leader) - 1
-
-
-def coordinator(world: World, random: Random) -> int:
-    group = world.leadview.group + random.choice(["", ".access"])
-    found = world.leadview.topics.admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
-    assert found.coordinator, f"{group} has no coordinator"
-    return int(found.coordinator.id) - 1
 
 
 @contextmanager

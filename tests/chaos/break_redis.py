@@ -5,8 +5,11 @@ exit.
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
+
+from redis import Redis
+from redis.exceptions import ResponseError
 
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
@@ -19,6 +22,7 @@ from tests.harness.waiting import wait_until
 
 _LOG = "appendonlydir"
 """The folder of the log of Redis 7; older ones have one file."""
+_EVICTED_BYTES = 30_000
 _ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", "redis.log")
 
 
@@ -78,6 +82,54 @@ def redis_full(world: World, _: Random) -> Iterator[None]:
     for server in world.primaries:
         with server.client() as client:
             client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def disk_full(world: World, _: Random) -> Iterator[None]:
+    """Redis cannot save its data, and therefore refuses writes (MISCONF): a folder has the name of the file."""
+    for server in world.primaries:
+        with server.client() as client:
+            (server.directory / "dump.rdb").mkdir()
+            client.config_set("save", "3600 1")
+            wait_until(lambda client=client: _fails_to_save(client), "Redis cannot save")  # type: ignore[misc]
+    yield
+    for server in world.primaries:
+        with server.client() as client:
+            client.config_set("save", "")
+            (server.directory / "dump.rdb").rmdir()
+
+
+def _fails_to_save(client: Redis) -> bool:
+    with suppress(ResponseError):  # it is saving already, or begins to write its log anew
+        client.bgsave()
+    return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
+
+
+@contextmanager
+def redis_evicted(world: World, random: Random) -> Iterator[None]:
+    """Redis evicts what was not used lately, for a second. Projectors have to put that right by themselves."""
+    began_at = now()
+    world.unavailable(frozenset(ORGANIZATIONS))  # it may evict a copy of the control record, too
+    servers = random.sample(world.primaries, 1)
+    with world.operating, servers[0].client() as client:
+        before = client.info("stats")["evicted_keys"]
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", client.info("memory")["used_memory"] - _EVICTED_BYTES)
+        wait_until(lambda: client.info("stats")["evicted_keys"] > before, "Redis has evicted something")
+        time.sleep(random.uniform(0.0, 1.0))
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+        world.judge("evicted", began_at, lambda: None)
+    yield
+
+
+@contextmanager
+def clock_jumped(world: World, random: Random) -> Iterator[None]:
+    """The clock of Redis is an hour ahead or behind for a while."""
+    world.set_clock(random.choice((3600, -3600)))
+    world.is_told("clock_differs")
+    yield
+    world.set_clock(0)
 
 
 @contextmanager

@@ -12,6 +12,10 @@ No 503 may last for ever. It may last while a fault is at work, and while projec
 when the last fault ended. It is wrong after `STUCK_SECONDS` in which Redis and Kafka answered each probe at once, a
 projector stored heartbeats, and no record of those was applied.
 
+What Kafka had acknowledged at the moment that an answer names (`Data-As-Of`) is in this answer: of the record, of its
+contact, of the key and of its organization. This moment is not in the future. Only while `status` names a break, nobody
+knows what Kafka held: then an answer may show whatever was published.
+
 An answer is placed at the earliest state that it fits: so nothing is called wrong that could be right.
 """
 
@@ -36,6 +40,9 @@ process meanwhile, it need not know."""
 STUCK_SECONDS = 30.0
 """More than all times together after which a program gives up waiting for another: Kafka's session timeout and the
 rebalance after it, the acknowledgement of writers, heartbeats, and the API's question what is served."""
+
+_CLOCK_SECONDS = 0.05
+"""For so long at most, a reader is interrupted while it compares two clocks."""
 
 _OF_ACCESS = (resources.API_KEY, resources.ORGANIZATION)
 
@@ -247,6 +254,10 @@ class Checker:
             self._place(answer, organization, lambda value: value != "on", floors)
             return
         self._place(answer, organization, lambda value: value == "on", floors)
+        if answer.as_of > answer.answered_at + _CLOCK_SECONDS:
+            self._wrong("future", f"Data-As-Of is {answer.as_of - answer.answered_at:.3f} s ahead", answer)
+        self._check_as_of(answer, answer.key, "active")
+        self._check_as_of(answer, answer.organization, "on")
         shown = answer.shown if answer.status in SHOWN else None
         self._place(answer, Name(answer.wanted), lambda value: value == shown, floors)
         self._check_as_of(answer, answer.wanted, shown)
@@ -259,7 +270,11 @@ class Checker:
                 self._raise(Name(answer.contact), found, answer)
 
     def _check_as_of(self, answer: Response, register: Entity, shown: str | None) -> None:
-        """Check that the answer has each change that Kafka held at its `Data-As-Of`, also after a loss."""
+        """Check that the answer has each change that Kafka held at its `Data-As-Of`, also after a loss, unless `status`
+        said meanwhile that nobody knows.
+        """
+        if any(loss.named for loss in self._losses_during(answer)):
+            return
         newest = self._published.acked(register, answer.as_of)
         if newest and not self._fitting(answer, register, lambda value: value == shown, newest):
             state = self._published.of(register)[newest]

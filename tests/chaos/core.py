@@ -7,6 +7,7 @@ as first name. Of the three organizations of a chaos run, the third is now and t
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count, islice
 from random import Random
@@ -34,6 +35,8 @@ UNKNOWN = crm.uuid(0xDEAD)
 """The id of a lead that never exists."""
 _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 _STEP_SECONDS = 0.01
+_MUCH_LATER = 150
+_NEVER = 10**9
 _BAD_SHARE = 0.004
 _HOSTILE_SHARE = 0.25
 """Of bad records."""
@@ -82,6 +85,7 @@ class Core:
         self._versions: dict[Entity, int] = {}
         self._contact_of: dict[Entity, str] = {}
         self._off: set[Entity] = set()
+        self._at_rest: list[Entity] = []
         self._newest: dict[Entity, Message] = {}
         self._numbers = count(1)
 
@@ -98,6 +102,62 @@ class Core:
             )
             for kind, ids in rows:
                 yield from (self._put((kind, organization, id_)) for id_ in ids)
+
+    @contextmanager
+    def at_rest(self, kind: resources.Kind) -> Iterator[list[Entity]]:
+        """Some entities of a kind that may be deleted. `more` does not change them until the block ends."""
+        self._at_rest = self._mortal(kind)
+        try:
+            yield self._at_rest
+        finally:
+            self._at_rest = []
+
+    def _mortal(self, kind: resources.Kind) -> list[Entity]:
+        ids: dict[resources.Kind, Sequence[str]] = {
+            resources.LEAD: self.leads[len(self.leads) // 4 :: 3],
+            resources.CONTACT: self.contacts[len(self.contacts) // 4 :: 2],
+            resources.API_KEY: KEY_IDS[1:],
+        }
+        if kind is resources.ORGANIZATION:
+            return [(kind, DELETED, DELETED)]
+        return [(kind, organization, id_) for organization in self.organizations for id_ in ids[kind]]
+
+    def put(self, entity: Entity) -> Change:
+        """The next version of an entity, which is active."""
+        self._off.discard(entity)
+        return self._put(entity)
+
+    def delete(self, entity: Entity, *, tombstone: bool = False) -> Change:
+        if entity[0] in (resources.API_KEY, resources.ORGANIZATION):
+            self._off.add(entity)
+        return self._gone(entity, tombstone=tombstone)
+
+    def tombstone(self, entity: Entity) -> Change:
+        return self.delete(entity, tombstone=True)
+
+    def much_later(self, entity: Entity) -> Message:
+        """Returns a tombstone with a time by which segments have ended. All that comes is later."""
+        self._numbers = count(next(self._numbers) + _MUCH_LATER)
+        return crm.tombstone(entity[0], entity[2], entity[1], self._seconds())
+
+    def newest_of(self, entity: Entity) -> Message:
+        """Returns what was published last of an entity. There must be something."""
+        return self._newest[entity]
+
+    def never(self, kind: resources.Kind) -> Message:
+        """Returns an event that must not be applied: it is in no topic, or in none that counts."""
+        fields: dict[str, Any] = {"organization_id": STEADY, "seconds": self._seconds()}
+        match kind:
+            case resources.LEAD:
+                lead, contact = self.leads[0], self.contacts[0]
+                return crm.lead(_NEVER, **fields, id=lead, contact_id=contact, referrer="never")
+            case resources.CONTACT:
+                return crm.contact(_NEVER, **fields, id=self.contacts[0], first_name="never")
+            case resources.ORGANIZATION:
+                return crm.organization(_NEVER, **fields, id=STEADY, api_access=False)
+            case _:
+                key_hash = api_keys.key_hash(key_of(STEADY))
+                return crm.api_key(_NEVER, **fields, id=KEY_IDS[0], hash=key_hash, status="revoked")
 
     def again(self, kind: resources.Kind) -> Iterator[Message]:
         """Yields all entities of a kind as they are now, for a topic that was recreated: deleted ones as events."""
@@ -117,11 +177,12 @@ class Core:
             if chance < _BAD_SHARE:
                 yield self._bad(organization)
             elif chance < 0.03:
-                yield Change(self._random.choice(list(self._newest.values())), None)  # published twice
+                moving = [message for entity, message in self._newest.items() if entity not in self._at_rest]
+                yield Change(self._random.choice(moving), None)  # published twice
             elif chance < 0.045:
-                yield self._switch((resources.API_KEY, organization, KEY_IDS[1]))
+                yield from self._switch((resources.API_KEY, organization, KEY_IDS[1]))
             elif chance < 0.048 and organization != STEADY:
-                yield self._switch((resources.ORGANIZATION, organization, organization))
+                yield from self._switch((resources.ORGANIZATION, organization, organization))
             elif 0.048 <= chance < 0.40:
                 yield self._any(resources.CONTACT, organization, self.contacts)
             else:
@@ -129,7 +190,8 @@ class Core:
 
     def _any(self, kind: resources.Kind, organization: str, ids: list[str]) -> Change:
         """The first quarter of them is never deleted: a 404 there is always wrong."""
-        entity = (kind, organization, self._random.choice(ids))
+        moving = [id_ for id_ in ids if (kind, organization, id_) not in self._at_rest]
+        entity = (kind, organization, self._random.choice(moving))
         verb = self._random.random()
         if ids.index(entity[2]) >= len(ids) // 4 and verb < 0.12:
             return self._gone(entity, tombstone=verb < 0.04)
@@ -161,12 +223,15 @@ class Core:
         version = self._next_version(entity)
         return self._change(crm.deleted(kind, version, id_, organization, self._seconds()), entity, None)
 
-    def _switch(self, entity: Entity) -> Change:
+    def _switch(self, entity: Entity) -> Iterator[Change]:
         """An API key or the access of an organization is off if it was on, and the other way round."""
+        if entity in self._at_rest:
+            return
         self._off ^= {entity}
         if entity[2] == DELETED and entity in self._off:
-            return self._gone(entity, tombstone=False)
-        return self._put(entity)
+            yield self._gone(entity, tombstone=False)
+        else:
+            yield self._put(entity)
 
     def _bad(self, organization: str) -> Change:
         """A record that is bad: now and then, a text that never ends, too deep in lists. It must cost no more than any
@@ -212,7 +277,7 @@ class Stage:
     def __init__(self, leadview: Leadview) -> None:
         self.leadview = leadview
         self.history = History()
-        self.publishing = threading.Lock()
+        self.publishing = threading.RLock()
         """Held while something is being published."""
 
 

@@ -107,6 +107,7 @@ class Loss(Struct):
     """Redis lost acknowledged writes in this time: afterwards it holds what it held at `back_to` (-inf: nothing).
 
     `dark`: from when to when 503 is the only right answer. `organizations`: those whose data was lost; None: all.
+    `named`: `status` said in time that nobody knows what is right, so `Data-As-Of` may be wrong as well.
     """
 
     began_at: float
@@ -114,6 +115,7 @@ class Loss(Struct):
     back_to: float
     dark: tuple[float, float] = (inf, -inf)
     organizations: frozenset[str] | None = None
+    named: bool = False
 
     @property
     def is_refilled(self) -> bool:

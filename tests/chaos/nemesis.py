@@ -17,8 +17,9 @@ from devstack.child import Child
 from devstack.fault_proxy import Faults
 from devstack.programs import PROJECTOR
 from devstack.threads import Repeating
-from tests.chaos import break_others, break_redis
-from tests.chaos.break_others import any_api, any_projector, coordinator, leader, projectors_end, stands_still
+from tests.chaos import break_kafka, break_others, break_redis
+from tests.chaos.break_kafka import coordinator, leader
+from tests.chaos.break_others import any_api, any_projector, projectors_end, stands_still
 from tests.chaos.break_redis import always, late, proxied, sliced
 from tests.chaos.history import Window, now
 from tests.chaos.world import REBUILD, World
@@ -26,7 +27,7 @@ from tests.chaos.world import REBUILD, World
 _QUIET_SECONDS = (1.0, 1.0, 1.0, 6.0)
 """Longer now and then: only in a quiet time is it judged whether a change of access is late."""
 
-Needs = Literal["", "groups", "brokers", "address", "sentinel", "cluster"]
+Needs = Literal["", "groups", "ways", "brokers", "address", "clock", "sentinel", "cluster"]
 
 
 class Fault(Struct, frozen=True):
@@ -34,8 +35,9 @@ class Fault(Struct, frozen=True):
 
     `allows`: the statuses that readers may get meanwhile, besides those that the history explains (0: no answer).
     `seconds`: the shortest and the longest time that it lasts. `needs`: it is used only if Kafka has groups of several
-    members, and topics that can be changed; if brokers may be harmed; if Redis has an address of its own, behind a
-    proxy; if a Sentinel says which server Redis is; or if it is a cluster.
+    members, and topics that can be changed; if proxies are on the way to Kafka; if brokers may be harmed; if Redis has
+    an address of its own, behind a proxy; if its clock can be changed, too; if a Sentinel says which server Redis is;
+    or if it is a cluster.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Fault(Struct, frozen=True):
 
 NO_ANSWER, UNAVAILABLE = frozenset({0}), frozenset({503})
 _ZOMBIE_SECONDS = (4.0, 6.0)  # two or three times as long as a session of a consumer
+_AT_ONCE = (0.0, 0.1)
 _NOTHING, _STALLED, _REFUSING = always(Faults()), always(Faults(stalled=True)), always(Faults(refusing=True))
 
 FAULTS = {
@@ -66,6 +69,9 @@ FAULTS = {
         Fault("redis-went-back", break_redis.went_back, seconds=(0.5, 4.0), needs="address", pairing="inside"),
         Fault("redis-emptied", break_redis.redis_emptied, UNAVAILABLE, pairing="inside"),
         Fault("redis-full", break_redis.redis_full, seconds=(1.0, 3.0), pairing="inside"),
+        Fault("disk-full", break_redis.disk_full, seconds=(1.0, 3.0), pairing="inside"),
+        Fault("redis-evicted", break_redis.redis_evicted, seconds=_AT_ONCE),
+        Fault("clock-jumped", break_redis.clock_jumped, seconds=(1.0, 4.0), needs="clock"),
         Fault("redis-demoted", break_redis.redis_demoted, UNAVAILABLE, needs="address"),
         Fault("redis-failover", break_redis.failover, UNAVAILABLE, (0.5, 3.0), needs="address", pairing="inside"),
         Fault(
@@ -99,29 +105,35 @@ FAULTS = {
         Fault("refused", bind(proxied, _REFUSING, _REFUSING), UNAVAILABLE, needs="address", pairing="inside"),
         Fault("reset", break_redis.reset, UNAVAILABLE, needs="address", pairing="inside"),
         Fault("half-closed", break_redis.half_closed, UNAVAILABLE, needs="address", pairing="inside"),
-        Fault("partitions-raised", break_others.partitions_raised, needs="groups", pairing="beside"),
-        Fault("topic-recreated", break_others.topic_recreated, seconds=(0.0, 0.1), needs="groups"),
+        Fault("partitions-raised", break_kafka.partitions_raised, UNAVAILABLE, needs="groups", pairing="beside"),
+        Fault("topic-recreated", break_kafka.topic_recreated, seconds=_AT_ONCE, needs="groups"),
+        Fault("deletes-missed", break_kafka.deletes_missed, seconds=_AT_ONCE, needs="groups"),
+        Fault("records-missed", break_kafka.records_missed, seconds=_AT_ONCE, needs="groups"),
+        Fault("published-late", break_kafka.published_late, UNAVAILABLE, _AT_ONCE, needs="groups"),
+        Fault("transaction-open", break_kafka.transaction_open, seconds=(1.0, 4.0), needs="groups"),
+        Fault("other-cluster", break_kafka.other_cluster, seconds=_AT_ONCE, needs="groups"),
+        Fault("kafka-cut", break_kafka.cut, seconds=(1.0, 6.0), needs="ways", pairing="beside"),
         Fault("rolled-back", break_others.rolled_back, needs="groups", pairing="beside"),
         Fault("dropped-asleep", break_others.dropped_asleep, pairing="beside"),
         Fault("command-suspended", break_others.command_suspended, pairing="around"),
         Fault("greedy-tenant", break_others.greedy_tenant, seconds=(2.0, 4.0)),
         Fault(
             "leader-killed",
-            bind(break_others.broker_killed, leader),
+            bind(break_kafka.broker_killed, leader),
             seconds=(1.0, 5.0),
             needs="brokers",
             pairing="beside",
         ),
         Fault(
             "coordinator-killed",
-            bind(break_others.broker_killed, coordinator),
+            bind(break_kafka.broker_killed, coordinator),
             seconds=(1.0, 5.0),
             needs="brokers",
             pairing="beside",
         ),
         Fault(
             "coordinator-paused",
-            break_others.coordinator_paused,
+            break_kafka.coordinator_paused,
             seconds=(1.0, 6.0),
             needs="brokers",
             pairing="beside",

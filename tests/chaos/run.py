@@ -3,7 +3,7 @@
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection
 from itertools import product
@@ -26,7 +26,7 @@ from tests.chaos.world import World
 from tests.harness import stored
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import numbers
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import wait_for, wait_until
 
 _CHANGES, _READERS, _QUESTIONS = 150, 3, 40
 """Changes a second, readers, and questions a second of each of these."""
@@ -37,7 +37,8 @@ _ANSWER_SECONDS = 20.0
 class Report(Struct):
     """What was done, and what was found. `recoveries` has how long the recovery from each fault took, after it had
     ended, each time. `final` says what is wrong with what Redis holds in the end. `busy` are the seconds in which the
-    machine was too busy to judge whether the API was there. `unfinished` says why the run could not be finished; what
+    machine was too busy to judge whether the API was there. `told` is the longest after which `status` named a break.
+    `unfinished` says why the run could not be finished; what
     had happened by then was checked.
     """
 
@@ -50,6 +51,7 @@ class Report(Struct):
     final: list[str] = field(default_factory=list)
     documents: int = 0
     busy: float = 0.0
+    told: float = 0.0
     unfinished: str = ""
 
     @property
@@ -72,6 +74,7 @@ class Report(Struct):
             ),
             f"  operator: {', '.join(f'{name} x {count}' for name, count in sorted(self.operations.items()))}",
             f"  a change of access was seen within {self.verdict.latest:.2f} s while all was well",
+            *[f"  status named what is wrong within {self.told:.1f} s"] * (self.told > 0),
             *[f"  the machine was too busy to be judged for {self.busy:.1f} s"] * (self.busy > 0),
             f"  503 lasted {self.verdict.longest:.1f} s at most while nothing hindered and nothing was applied",
             f"  in the end {self.documents} documents, dead letters and access compared with the reference",
@@ -100,8 +103,8 @@ def run(
     """
     report, began_at = Report(seed, 0.0), now()
     core = Core(seed, hostile_bytes=hostile_bytes)
-    world.again = core.again
-    writer, readers = Writer(world, core, _CHANGES, seed, rests=True), []
+    world.writer = writer = Writer(world, core, _CHANGES, seed, rests=True)
+    readers = []
     for number in range(_READERS):
         connections = [HTTPConnection("127.0.0.1", port, timeout=_ANSWER_SECONDS) for port in world.ports]
         readers.append(Reader(connections, core, seed + number, _QUESTIONS))
@@ -123,6 +126,7 @@ def run(
             world.catch_up()
             report.final += _final(world)
     report.final += world.wrong
+    report.told = world.told_after
     report.seconds, report.published, report.operations = now() - began_at, writer.number, world.done
     report.documents = len(world.leadview.expected())
     history = world.history
@@ -160,7 +164,22 @@ def _final(world: World) -> list[str]:
         *_wrong_access(world, access),
         *world.unexplained_keys(),
         *_not_erased(world, deleted),
+        *_problems(world),
     ]
+
+
+def _problems(world: World) -> list[str]:
+    """After all ways out, `status` says soon that all is well. That of the bad records is to accept them."""
+    world.command(*world.accepting)
+    kinds = [""]
+
+    def is_well() -> bool:
+        kinds[:] = world.problems()
+        return not kinds
+
+    with suppress(TimeoutError):
+        wait_until(is_well, "all is well", interval=1.0)
+    return [f"status names {kind}" for kind in kinds]
 
 
 def _not_erased(world: World, deleted: Sequence[str]) -> Iterator[str]:

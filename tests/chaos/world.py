@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -22,22 +22,25 @@ from devstack.ports import free_port
 from devstack.programs import API, PROJECTOR, while_running
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
-from devstack.redis_server import RedisServer
+from devstack.redis_server import RedisServer, redis_program
 from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import Heartbeat
-from tests.chaos.core import ORGANIZATIONS, UNKNOWN, Stage, key_of
+from tests.chaos.core import ORGANIZATIONS, UNKNOWN, Core, Stage, Writer, key_of
 from tests.chaos.history import CaughtUp, Loss, Outage, now
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
+from tests.harness.programs import printed_by
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
+FAKETIME = "faketime"
+"""A program, and its package in Debian: it changes the clock of other programs."""
 REBUILD = ("rebuild", "--max-latency", "0")
 """A rebuild with the usual priority: as it is delivered, it would wait until a busy machine is idle."""
 _HEARTBEAT_SECONDS = 2.5  # a projector stores one each second
@@ -45,7 +48,7 @@ PARTITIONS = 2
 # Compaction that does not take its time: a segment is compacted when it is closed, and it is closed when a record comes
 # after its time. The cleaners of all brokers look twice a second.
 _SOON = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000"}
-_OFTEN = {"log.cleaner.backoff.ms": "500"}
+OFTEN = {"log.cleaner.backoff.ms": "500"}
 ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
 """What clients of Redis raise while it is away. Of a slot without a node, redis-py asks for an attribute of None."""
 
@@ -62,9 +65,12 @@ class World(Stage):
 
     `projectors` has those that faults may harm, and `metrics_ports` their ports, by name; `apis` has the API processes
     by number, and `ports` and `api_metrics_ports` theirs. `operating` is held while an operator's command runs.
-    `done` counts what operators have done, and `wrong` says what they and the faults found to be wrong. `again` returns
-    what the core product publishes if it publishes all entities of a kind once more; `others`, by kind and key, is what
-    others than its three organizations have published last. `mark` has the end offsets when the last fault ended.
+    `done` counts what operators have done, and `wrong` says what they and the faults found to be wrong. `writer` is the
+    core product; `others`, by kind and key, is what others than its three organizations have published last. `mark` has
+    the end offsets when the last fault ended. `told_seconds` is how long `status` may take to name a problem.
+
+    `ways` are proxies on the way of projectors and operators to the brokers. `clock`: the one server of Redis has a
+    clock that can be changed (`set_clock`).
     """
 
     def __init__(
@@ -78,10 +84,17 @@ class World(Stage):
         projectors: int = 2,
         processes: int = 2,
         hosts: Sequence[str] = (),
+        ways: Sequence[FaultyProxy] = (),
+        clock: bool = False,
+        told_seconds: float = 10.0,
         **settings: object,
     ) -> None:
         self._brokers = brokers
         self.directory = directory
+        self.ways = ways
+        self._clock = Clock(directory) if clock else None
+        self.told_seconds = told_seconds
+        self.told_after = 0.0
         self._stack = ExitStack()
         self.sentinel: RedisSentinel | None = None
         self._cluster: RedisCluster | None = None
@@ -103,6 +116,8 @@ class World(Stage):
             "kafka_session_timeout": 2,
             "api_redis_timeout": 0.5,
         }
+        if ways:
+            own["kafka_bootstrap_servers"] = ",".join(f"127.0.0.1:{way.port}" for way in ways)
         server = self.sentinel or self._cluster or self.redis
         super().__init__(self._stack.enter_context(Leadview(kafka, prefix, server, directory, **own | settings)))
         self.leadview.calls_plain_commands = False
@@ -112,7 +127,7 @@ class World(Stage):
         self.partitions = dict.fromkeys(resources.KINDS, PARTITIONS)
         self.operating = threading.Lock()
         self.wrong: list[str] = []
-        self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
+        self.writer = Writer(self, Core(0), 0.0)
         self.others: dict[tuple[resources.Kind, bytes], Message] = {}
         self.mark: dict[tuple[str, int], int] = {}
         self.done: Counter[str] = Counter()
@@ -125,6 +140,10 @@ class World(Stage):
 
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
+
+    @property
+    def core(self) -> Core:
+        return self.writer.core
 
     @property
     def brokers(self) -> ApacheKafka:
@@ -158,7 +177,7 @@ class World(Stage):
         topics = self.leadview.topics
         if self._brokers:
             for node in topics.admin.list_topics(timeout=PATIENCE_SECONDS).brokers:
-                topics.alter("broker", str(node), _OFTEN)
+                topics.alter("broker", str(node), OFTEN)
         topics.create(partitions)
         for kind in resources.KINDS:
             self.compact_soon(kind, partitions)
@@ -173,9 +192,9 @@ class World(Stage):
         if self.leadview.kafka.kind != "embedded":
             self.leadview.topics.alter("topic", self.leadview.topics.name(kind), _SOON)
 
-    def start_projector(self, name: str) -> None:
+    def start_projector(self, name: str, **settings: object) -> None:
         port = self.metrics_ports[name]
-        self.projectors[name] = self.leadview.start("run", command=PROJECTOR, log=name, metrics_port=port)
+        self.projectors[name] = self.leadview.start("run", command=PROJECTOR, log=name, metrics_port=port, **settings)
 
     def start_api(self, number: int) -> None:
         """Start an API process on its port; returns when it answers."""
@@ -243,7 +262,8 @@ class World(Stage):
 
     def new_redis(self) -> RedisServer:
         directory = Path(mkdtemp(prefix="redis-", dir=self.directory))
-        server = RedisServer.start(directory, appendonly=True, options=_REDIS_OPTIONS)
+        program = self._clock.redis_program if self._clock else None
+        server = RedisServer.start(directory, appendonly=True, options=_REDIS_OPTIONS, program=program)
         self._stack.callback(server.kill)
         return server
 
@@ -299,6 +319,39 @@ class World(Stage):
         if loss.is_refilled:
             self.history.caught_up.append(CaughtUp(loss.began_at, now()))
 
+    def problems(self, **settings: object) -> list[str]:
+        """Returns the kinds of the problems that `status` names now."""
+        done = self.leadview.run("status", "--json", command=PROJECTOR, **settings)
+        kinds: list[str] = orjson.loads(done.stdout)["kinds"] if done.stdout else []
+        return kinds
+
+    def is_told(self, kind: str, **settings: object) -> bool:
+        """Returns whether `status` names this problem soon after a projector lives. Notes it if it does not."""
+        self.wait_until(lambda: projectors(self.leadview.redis), "a projector lives")
+        began_at = asked_at = now()
+        while asked_at <= began_at + self.told_seconds:
+            asked_at = now()
+            if kind in self.problems(**settings):
+                self.told_after = max(self.told_after, asked_at - began_at)
+                return True
+        self.wrong.append(f"status does not name {kind} within {self.told_seconds:.0f} s")
+        return False
+
+    def judge(self, kind: str, began_at: float, way_out: Callable[[], object]) -> None:
+        """Check that `status` names this break, and does so no more after its way out, which is applied if it was
+        named: otherwise nobody knows of it. Until then, wrong answers are explained.
+        """
+        if not self.is_told(kind):
+            return
+        way_out()
+        wait_until(lambda: kind not in self.problems(), f"{kind} has ended", RECOVER_SECONDS, interval=1.0)
+        self.history.losses.append(Loss(began_at, now(), -inf, named=True))
+
+    def set_clock(self, seconds: int) -> None:
+        """Let the clock of Redis be so many seconds ahead."""
+        assert self._clock, "the clock of Redis cannot be changed here"
+        self._clock.set(seconds)
+
     def unavailable(self, organizations: frozenset[str]) -> None:
         """Note that from now on until all is recovered, 503 is right for these organizations."""
         self.history.outages.append(Outage(organizations, now()))
@@ -328,6 +381,28 @@ class World(Stage):
         shares = [share for heartbeat in heartbeats.values() for share in heartbeat.partitions.values()]
         everyone = heartbeats.keys() == {child.pid for child in self.projectors.values()}
         return everyone and sum(shares) == sum(self.partitions.values()) and all(shares)
+
+
+class Clock:
+    """A clock for `redis-server` that can be ahead or behind, by libfaketime."""
+
+    def __init__(self, directory: Path) -> None:
+        self._offset = directory / "clock"
+        self.set(0)
+        printed = printed_by([FAKETIME, "-f", "+0", "env"])  # it says itself where its library is
+        library = next(line for line in printed.splitlines() if line.startswith("LD_PRELOAD="))
+        self.redis_program = directory / "redis-server-with-clock"
+        self.redis_program.write_text(
+            f"#!/bin/sh\nexec env '{library}' FAKETIME_TIMESTAMP_FILE={self._offset} FAKETIME_NO_CACHE=1 "
+            f'FAKETIME_DONT_FAKE_MONOTONIC=1 {redis_program()} "$@"\n'
+        )
+        self.redis_program.chmod(0o755)
+
+    def set(self, seconds: int) -> None:
+        """Let the clock be so many seconds ahead."""
+        written = self._offset.with_suffix(".new")
+        written.write_text(f"{seconds:+d}")
+        written.replace(self._offset)
 
 
 def projectors(client: Any) -> dict[int, Heartbeat]:

@@ -73,6 +73,29 @@ MUTATIONS = (
     Mutation("added", ("exact-copy",), ("NoStepBack",), "a copy is replaced by a keeper that stood still"),
     Mutation("added", ("placeholder",), ("NoStepBack",), "a new copy claims what was lost before it was made"),
     Mutation("added-failover", ("history",), ("Covered", "NoStepBack"), "a copy is added after a failover"),
+    Mutation("breaks", ("recreated",), ("Honest",), "a topic is deleted and created again"),
+    Mutation("breaks", ("truncated",), ("Honest",), "a topic loses records that were applied"),
+    Mutation("breaks", ("records_missed",), ("Honest",), "Kafka deletes records before they were read"),
+    Mutation(
+        "breaks-new-partition",
+        ("every-partition",),
+        ("Honest",),
+        "records of a new partition are deleted before any was read",
+    ),
+    Mutation("breaks-time", ("deletes_missed",), ("Honest",), "Kafka removes a tombstone before it was read"),
+    Mutation("breaks-time", ("reached",), ("Honest",), "a tombstone goes between a sample and its end"),
+    Mutation("breaks-time", ("begun",), ("Honest",), "a tombstone goes while an emptied Redis is filled"),
+    Mutation(
+        "breaks-partitions",
+        ("partitions_raised",),
+        ("Honest",),
+        "an older partition keeps a person without a tombstone",
+    ),
+    Mutation("breaks-partitions", ("old-partition",), ("Honest",), "a comparison believes an older partition"),
+    Mutation("breaks", ("other_cluster",), ("Honest",), "another cluster is read"),
+    Mutation("breaks-time", ("evicted",), ("Honest",), "Redis evicts a person"),
+    Mutation("breaks-time", ("same-document",), ("Honest",), "a comparison deletes what came after it had read"),
+    Mutation("breaks-time", ("began",), ("Honest",), "a comparison ends a break that came after it had begun"),
 )
 """Every rule of the models stands here, with what TLC finds without it (`test_model.py` compares)."""
 

@@ -81,6 +81,11 @@ def loss(
     return lambda found: found.losses.append(Loss(began, ended, back_to, dark, frozenset(organizations) or None))
 
 
+def named(began: float, ended: float) -> Plant:
+    """A break that `status` names in this time."""
+    return lambda found: found.losses.append(Loss(began, ended, -inf, named=True))
+
+
 def outage(began: float, ended: float, *organizations: str) -> Plant:
     return lambda found: found.outages.append(Outage(frozenset(organizations), began, ended))
 
@@ -113,6 +118,12 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
             with_answers(answer(200, 3, "v2", as_of=2.5), answer(404, 3.5, as_of=3.2)), [], id="as of, and true"
         ),
         pytest.param(with_answers(answer(200, 5, "v4", as_of=3.5)), [], id="as of, and newer"),
+        pytest.param(with_answers(answer(200, 5, "v4", as_of=5.1)), [], id="as of this moment"),
+        pytest.param(
+            together(named(5, 8), with_answers(answer(200, 4.5, "v4"), answer(404, 6, as_of=5.9))),
+            [],
+            id="anything that was published while status names a break",
+        ),
         pytest.param(
             with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 4, "v4")), [], id="created again"
         ),
@@ -328,6 +339,30 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
             ["as of"],
             id="as of a contact's change that its lead does not show",
         ),
+        pytest.param(
+            together(access((5, "revoked")), with_answers(answer(200, 5.5, "v4", as_of=5.3))),
+            ["as of"],
+            id="as of a revocation that it does not know",
+        ),
+        pytest.param(
+            together(access((5, "off"), of=OWNER), with_answers(answer(404, 5.5, as_of=5.3, wanted=CONTACT))),
+            ["as of", "as of"],
+            id="as of a change of access and a contact that it does not know",
+        ),
+        pytest.param(with_answers(answer(200, 5, "v4", as_of=5.5)), ["future"], id="as of a time that has not come"),
+        pytest.param(
+            together(loss(5, 8, -inf), with_answers(answer(404, 6, as_of=5.9))),
+            ["as of"],
+            id="as of a record that is missing while status says that all is well",
+        ),
+        pytest.param(
+            together(named(5, 8), with_answers(answer(200, 6, "v9"))), ["invented"], id="invented in spite of a break"
+        ),
+        pytest.param(
+            together(named(5, 8), caught_up(8, 8.5), with_answers(answer(404, 9, as_of=8.9))),
+            ["lost", "as of"],
+            id="lost after a break has ended",
+        ),
         pytest.param(with_answers(answer(200, 4, "v4"), answer(404, 5)), ["lost"], id="lost after it was seen"),
         pytest.param(together(caught_up(5, 6), with_answers(answer(404, 7))), ["lost"], id="lost after it was applied"),
         pytest.param(
@@ -508,7 +543,7 @@ def test_every_run_ends_with_a_verdict(errors: list[Exception], status: int, lin
 def test_what_was_answered_until_a_run_failed_is_checked() -> None:
     found = history()
     found.answers += [answer(404, 3.5), answer(503, 4.5)]
-    world = Mock(history=found, ports=[1], wrong=[], done=Counter())
+    world = Mock(history=found, ports=[1], wrong=[], done=Counter(), told_after=0.0)
     world.leadview.kafka.bootstrap_servers = "127.0.0.1:1"
     world.leadview.expected.return_value = {}
     world.start.side_effect = ConnectionError("the server is away")

@@ -212,7 +212,7 @@ release: $(VENV)/dev.stamp $(KUBERNETES)/bin/kustomize
 ci: test test-long troubles test-images clients docs-test lint wire browser kubernetes ci-release model ci-rolling fuzz \
 	ci-versions
 
-# EXPECT is a file with the versions that have to be here, as .ci/run gives it.
+# EXPECT is a file with the versions that have to be here, such as .ci/versions.
 ci-versions: ARGS = $(if $(EXPECT),--expect $(EXPECT))
 ci-versions: $(if $(EXPECT),versions)
 

@@ -28,7 +28,6 @@ from tests.harness.services import Kafka
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
-_OTHER_CLUSTER = "b3RoZXJvdGhlcm90aGVybw"
 _FORGETFUL, _USUAL = {"delete.retention.ms": "1000"}, {"delete.retention.ms": "86400000"}
 _DELETING = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
 _COMPACTING = {"cleanup.policy": "compact"}
@@ -88,7 +87,7 @@ def other_cluster(world: World, random: Random) -> Iterator[None]:
     """The projectors are started with the address of another Kafka, and then with the right one again."""
     with (
         world.operating,
-        ApacheKafka.start(world.directory / f"kafka-{now():.0f}", cluster_id=_OTHER_CLUSTER) as other,
+        ApacheKafka.start(world.directory / f"kafka-{now():.0f}") as other,
     ):
         kafka = Kafka("apache", other.bootstrap_servers, other.create_topic)
         topics = Topics(kafka, world.leadview.prefix)

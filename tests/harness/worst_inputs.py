@@ -35,6 +35,7 @@ from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
 from projector.redis.calls import compressed, of_intents
+from projector.spelling import usual_time
 from schemas import compression, names, resources, words
 from schemas.faults import fault_of
 from schemas.settings import ProjectorSettings
@@ -248,6 +249,12 @@ _TEXT = 60_000
 _HEADER = 1024
 """A head has at most 16 KiB."""
 
+
+def _allowed(names: bytes) -> None:
+    asked = {b"access-control-request-headers": names}
+    request.answer_other_method(request.Request(b"id", "OPTIONS", headers=asked))
+
+
 OF_RECORDS = tuple(Worst(name, make, applied, _RECORD) for name, make in records())
 # ruff: noqa: E501 - a table is read in lines
 WORST: tuple[Worst, ...] = (
@@ -286,6 +293,9 @@ WORST: tuple[Worst, ...] = (
     Worst("a path", lambda n: b"%41%" * (n // 4), normalized, _HEADER),
     Worst("entity tags", lambda n: b'"' * n + b"x", request.etags_to_match, _HEADER),
     Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', request.etags_to_match, _HEADER),
+    Worst("entity tags with codings", lambda n: b'"' + b"--gzi" * (n // 5) + b'"', request.etags_to_match, _HEADER),
+    Worst("names of headers", lambda n: b"a," * (n // 2), _allowed, _HEADER),
+    Worst("a time with many digits", lambda n: "9999-12-31T23:59:59." + "9" * n, usual_time),
     Worst("an API key", lambda n: b"Bearer " + b" " * n + b"lv_live_", _quietly(request.credentials, ApiError), _HEADER),
     Worst("a request id", lambda n: b"a" * n, request.request_id, _HEADER),
     Worst("addresses of proxies", lambda n: b"," * n, _address, _HEADER),

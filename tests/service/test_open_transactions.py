@@ -177,7 +177,9 @@ def test_transactions_of_the_usual_length_are_no_problem(leadview: Leadview) -> 
             leadview.topics.begin_transaction(
                 crm.lead(version, referrer=f"{version}"), seconds=-A_YEAR
             ).commit_transaction()
-        assert status.wait(PATIENCE_SECONDS) == 0, status.log.read_text()
+        # A record that was committed a moment ago, and is not applied yet, waits since a year ago.
+        assert status.wait(PATIENCE_SECONDS) in (0, 1)
+        assert "transaction" not in status.log.read_text()
         committed_at = datetime.now(UTC)
         with transaction(leadview, partitions=(0, 1, 2), seconds=-A_YEAR):
             pass

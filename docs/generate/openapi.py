@@ -290,7 +290,7 @@ def _for_generators(schema: Any) -> Any:
         case {"enum": [*_]}:
             return {"type": "string", **found}
         case {"format": "uuid"}:
-            return {name: each for name, each in found.items() if name not in ("pattern", "minLength", "maxLength")}
+            return {name: each for name, each in found.items() if name != "pattern"}
     return found
 
 

@@ -3,7 +3,7 @@
 Everything that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial as bind
 from threading import Event, Thread
@@ -95,6 +95,23 @@ class Topics:
         ]
         resource = ConfigResource(kind, name, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+
+    def delete_records(self, before: Sequence[TopicPartition]) -> None:
+        """Delete the records before these offsets. A broker refuses it until it knows that the policy of the topic was
+        altered a moment ago.
+        """
+
+        def are_deleted() -> bool:
+            try:
+                for deleted in self.admin.delete_records(list(before)).values():
+                    deleted.result(PATIENCE_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                    raise
+                return False
+            return True
+
+        wait_until(are_deleted, "the records are deleted", interval=0.2)
 
     def publish(self, messages: Iterable[Message], partition: int | None = None) -> list[Record]:
         """Publish these messages, to one partition or to those of their keys. Returns the records when Kafka has them,

@@ -28,7 +28,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _MOST_DIGITS = 20
 """Of an integer within 64 bits."""
 _BASE64 = "$.data_base64"
-_REFUSED = re.compile(r"got `float`|RFC3339|`data`|\$\.data`")
+_REFUSED = re.compile(r"got `float`|RFC3339|`data`|`\$\.data`")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:)(?:(59):60|(\d\d:\d\d)\.(\d+))(?:\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from multiprocessing import parent_process
 
 _PAUSE_SECONDS = 1.0
-_CHECK_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +26,17 @@ async def keep(what: str, run: Callable[[], Awaitable[None]]) -> None:
 
 
 async def watch_parent() -> None:
-    """Check once a second that the main process is running. If it is gone, send SIGTERM to this one: nothing else would
-    stop it any more. Returns at once in a process that has no main process.
+    """Wait until the main process is gone, and then send SIGTERM to this one: nothing else would stop it any more, and
+    it would keep the port. Returns at once in a process that has no main process.
     """
     parent = parent_process()
     if parent is None:
         return
-    while parent.is_alive():  # noqa: ASYNC110 - there is no event to wait for
-        await asyncio.sleep(_CHECK_SECONDS)
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(parent.sentinel, gone.set)  # a pipe whose other end the main process holds
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(parent.sentinel)
     logger.error("the main process is gone: this process stops")
     signal.raise_signal(signal.SIGTERM)

@@ -22,6 +22,7 @@ from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.programs import asleep
 from tests.harness.projectors import NEXT_MAPPING
+from tests.harness.waiting import wait_until
 
 GREEDY = (crm.uuid(0xA7), crm.uuid(0xA8), crm.uuid(0xA9), crm.uuid(0xAA))
 """On a cluster, one of them shares a shard with each of the others, more or less."""
@@ -68,6 +69,8 @@ def api_killed(world: World, random: Random) -> Iterator[None]:
     number = random.choice([*world.apis])
     world.apis[number].kill()
     yield
+    # Its worker ends by itself, and closes the port.
+    wait_until(lambda: not ApiServer(world.ports[number]).answers(), "nothing of the killed API listens")
     world.start_api(number)
 
 

@@ -10,7 +10,6 @@ local function order_of(stored, given, at)
   -- A partition has the history of its topic in its highest bits. A tombstone has no version.
   if new_offset <= offset or new_partition ~= partition or new_version == 0 or new_version > version then return nil end
   if new_version < version then return OLDER end
-  if new_state == state then return REPEATED end
-  if new_state ~= STATE_LIVE and state ~= STATE_LIVE then return nil end -- deleted by an event and by a tombstone
+  if (new_state == STATE_LIVE) == (state == STATE_LIVE) then return REPEATED end -- an event and a tombstone delete alike
   return REUSED
 end

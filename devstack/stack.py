@@ -138,7 +138,7 @@ class Stack:
 
     def _run_console(self) -> None:
         """The console shows documents, and acts, only where nothing but sample data can be."""
-        sample = ("--allow-actions", "--show-documents") if len(self.embedded) == len(_SERVERS) else ()
+        sample = ("--show-documents",) if len(self.embedded) == len(_SERVERS) else ()
         metrics = f"http://127.0.0.1:{self.processes['api'].metrics_port}"
         words = ("console", "--port", str(self._console_port), "--api-metrics", metrics, *sample)
         self._run(_CONSOLE, PROJECTOR, *words)

@@ -19,7 +19,6 @@ from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator, act_of
 from projector.commands.show import run_show
 from projector.commands.validate import run_validate
-from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
 from projector.ledger import history
 from projector.ledger.history import Act
@@ -96,7 +95,6 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Operator], Awaitable[int]]] =
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,
     "usage": usage.run_usage,
-    "wait": run_wait,
 }
 
 if __name__ == "__main__":

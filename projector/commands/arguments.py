@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from projector.commands import dead_letters, show, usage, validate, wait
+from projector.commands import dead_letters, show, usage, validate
 from projector.commands.argument_types import key_is_read, milliseconds, port, processes, url, uuid
 from projector.commands.operator import acting
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
@@ -99,7 +99,6 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
     _verify(commands.add_parser("verify", help="compare documents, or organizations and API keys, with the topics"))
-    wait.add_arguments(commands.add_parser("wait", help="end as soon as a version of a document is visible, for tests"))
     validate.add_arguments(commands.add_parser("validate", help="check a producer's records, without Kafka or Redis"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
     _console(commands.add_parser("console", help="serve a page that shows the service at work, until SIGTERM"))
@@ -116,7 +115,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
 
 
 class _Parser(argparse.ArgumentParser):
-    """The program and each of its commands print the version, except `wait`, whose `--version` takes the place."""
+    """The program and each of its commands print the version."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -138,7 +137,6 @@ def _console(command: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="metrics port of the API, such as http://127.0.0.1:9100, for its figures; may be repeated",
     )
-    command.add_argument("--allow-actions", action="store_true", help="let the page promote, roll back and drop")
     command.add_argument(
         "--show-documents", action="store_true", help="let the page show documents, which are personal"
     )

@@ -1,4 +1,4 @@
-"""What the console answers: the page, its events, questions and actions; and who may ask.
+"""What the console answers: the page, its events and questions; and who may ask.
 
 - Without tokens the console listens on loopback only, and answers only if `Host` is a name of loopback. So a foreign
   site whose name points to 127.0.0.1 (DNS rebinding) gets nothing.
@@ -25,7 +25,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from projector.console import pages
-from projector.console.actions import Actions, Wanted
 from projector.console.feed import Feed
 from projector.errors import ProjectorError, Refused
 from projector.operate.explain.explainer import LONGEST, Explainer
@@ -63,16 +62,13 @@ def create_app(
     tokens: Mapping[str, str],
     feed: Feed,
     explainer: Explainer,
-    actions: Actions | None,
     lifespan: Callable[[Starlette], AsyncIterator[None]],
     *,
     show_documents: bool = False,
 ) -> Starlette:
-    """`tokens` has the name of each person by the token, and is empty if none is needed. `actions` is None if the page
-    may do nothing. `lifespan` runs the sampler.
-    """
+    """`tokens` has the name of each person by the token; none is needed if it is empty. `lifespan` runs the sampler."""
     one_at_a_time = asyncio.Lock()
-    hello = {"version": VERSION, "actions": actions is not None, "documents": show_documents}
+    hello = {"version": VERSION, "documents": show_documents}
 
     async def index(_: Request) -> Response:
         return FileResponse(_STATIC / "index.html")
@@ -98,20 +94,12 @@ def create_app(
         prefix = explainer.settings.topic_prefix
         return _json([answer(each, prefix, show_documents=show_documents) for each in found])
 
-    async def act(request: Request) -> Response:
-        if actions is None:
-            return problem(403, "This console may do nothing: it was started without --allow-actions.")
-        wanted = msgspec.json.decode(await _body(request), type=Wanted)
-        actions.begin(wanted, request.scope["leadview.who"])
-        return _json(actions.newest, 202)
-
     return Starlette(
         routes=[
             Route("/", index),
             Route("/docs/{page}", docs),
             Route("/api/events", events),
             Route("/api/find", find, methods=["POST"]),
-            Route("/api/act", act, methods=["POST"]),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(Guard, tokens=tokens)],
@@ -121,7 +109,7 @@ def create_app(
 
 
 class TooLarge(Exception):
-    """The body of a request is larger than any question or action."""
+    """The body of a request is larger than any question."""
 
 
 async def _body(request: Request) -> bytes:
@@ -133,8 +121,8 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 _STATUSES: Mapping[type[Exception], int] = {Refused: 409, ProjectorError: 503, TooLarge: 413, ValueError: 400}

@@ -13,7 +13,6 @@ from contextlib import suppress
 import msgspec
 
 from projector import defect
-from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics, Recent
 from projector.console.picture import Picture, Point, Totals, picture, point, totals
 from projector.console.replay import ReplayReader
@@ -90,13 +89,10 @@ def _event(name: str, json: bytes) -> bytes:
 class Sampler:
     """Publishes a picture again and again, until it is cancelled."""
 
-    def __init__(
-        self, store: Store, settings: ProjectorSettings, api: ApiMetrics, actions: Actions | None, feed: Feed
-    ) -> None:
+    def __init__(self, store: Store, settings: ProjectorSettings, api: ApiMetrics, feed: Feed) -> None:
         self._store = store
         self._observer = Observer(store, settings)
         self._api = api
-        self._actions = actions
         self._feed = feed
         self._replay = ReplayReader(store)
         self._totals: Recent[Totals] = Recent()
@@ -123,8 +119,7 @@ class Sampler:
             replay = await self._replay.take(found)
             acts = await history.read(self._store, _ACTS)
         asked = found.redis_seconds + time.monotonic() - began
-        action = self._actions.newest if self._actions else None
-        self._feed.publish(picture(found, self._totals.oldest, api, replay, action, acts))
+        self._feed.publish(picture(found, self._totals.oldest, api, replay, acts))
         if (sums := totals(found)) is None:
             self._totals.clear()
         else:

@@ -6,7 +6,6 @@ import msgspec
 
 from projector.commands import status
 from projector.commands.status import Status
-from projector.console.actions import Action
 from projector.console.api_figures import ApiFigures
 from projector.console.replay import Replayed
 from projector.ledger.history import Act
@@ -41,7 +40,6 @@ class Picture(msgspec.Struct, frozen=True):
     shards: int | None
     api: ApiFigures | None
     replay: Replayed | None
-    action: Action | None
     history: list[Act]
     """The latest acts of operators, the newest one first."""
 
@@ -67,7 +65,6 @@ def picture(
     before: tuple[float, Totals] | None,
     api: ApiFigures | None,
     replay: Replayed | None,
-    action: Action | None,
     acts: list[Act],
 ) -> Picture:
     """Returns the picture of an observation. `before` is when another one was made, in s, and its `totals`."""
@@ -82,7 +79,6 @@ def picture(
         shards=len(record.copies) if record else None,
         api=api,
         replay=replay,
-        action=action,
         history=acts,
     )
 

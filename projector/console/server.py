@@ -1,4 +1,4 @@
-"""`leadview console`: serves the page until SIGTERM or SIGINT. Its options say who may use it, and what it may do."""
+"""`leadview console`: serves the page until SIGTERM or SIGINT. Its options say who may use it, and what it shows."""
 
 import argparse
 import asyncio
@@ -16,7 +16,6 @@ import uvicorn
 from starlette.applications import Starlette
 
 from leadview import metrics_port
-from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
 from projector.console.feed import Feed, Sampler
@@ -87,22 +86,19 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
         listening = metrics_port.listen(arguments.host, arguments.port, "--port and --host")
     except metrics_port.CannotListen as error:
         raise Refused(str(error)) from error
-    feed, store, acting = Feed(), Store(settings), Store(settings)
-    actions = Actions(acting, settings) if arguments.allow_actions else None
-    explainer = Explainer(acting, settings, api)
-    sampler = Sampler(store, settings, ApiMetrics(arguments.api_metrics), actions, feed)
+    feed, store, asking = Feed(), Store(settings), Store(settings)
+    explainer = Explainer(asking, settings, api)
+    sampler = Sampler(store, settings, ApiMetrics(arguments.api_metrics), feed)
 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         sampling = asyncio.create_task(sampler.run())
-        logger.info("console starts", extra={"url": url, "actions": arguments.allow_actions})
+        logger.info("console starts", extra={"url": url})
         yield
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
-        if actions:
-            await actions.close()
 
     config = uvicorn.Config(
-        create_app(tokens, feed, explainer, actions, lifespan, show_documents=arguments.show_documents),
+        create_app(tokens, feed, explainer, lifespan, show_documents=arguments.show_documents),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -122,7 +118,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     finally:
         stopping.cancel()
         await store.close()
-        await acting.close()
+        await asking.close()
     return 0
 
 

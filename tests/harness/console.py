@@ -153,13 +153,6 @@ def axe(page: Page) -> list[Any]:
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
 
 
-def type_number(page: Page, number: str) -> None:
-    page.do(
-        f"(() => {{ const i = document.getElementById('confirm-number'); i.value = '{number}';"
-        " i.dispatchEvent(new Event('input')); })()"
-    )
-
-
 _TOPICS = ("crm.leads", "crm.contacts", "crm.organizations", "crm.api-keys")
 _BEGIN = 1_800_000_000
 REPEATS = 60
@@ -187,7 +180,7 @@ def fed_console() -> Iterator[FedConsole]:
         yield
 
     explainer = Explainer(Store(settings), settings, ApiSettings())
-    app = create_app({}, feed, explainer, None, lifespan)
+    app = create_app({}, feed, explainer, lifespan)
     configuration = uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
     with running_uvicorn(uvicorn.Server(configuration)):
         try:
@@ -198,7 +191,7 @@ def fed_console() -> Iterator[FedConsole]:
 
 def picture_of(second: int) -> Picture:
     """Returns the picture of one second of a Leadview that works, is deployed again and again, and is full at times."""
-    return picture(observation_of(second), None, _api(second), None, None, [])
+    return picture(observation_of(second), None, _api(second), None, [])
 
 
 def observation_of(second: int) -> Observation:

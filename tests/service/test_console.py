@@ -1,4 +1,4 @@
-"""The console over HTTP, on real servers: it says where events went, does what it is told, and strangers get nothing.
+"""The console over HTTP, on real servers: it says where events went, and strangers get nothing.
 
 `tests/troubles` compares what it says in each trouble with every other surface.
 """
@@ -10,19 +10,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from devstack.programs import ROOT
 from projector.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
-from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.console import Console, running_console
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
-from tests.harness.waiting import wait_for, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -126,7 +123,7 @@ def open_console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory, redis_s
         pytest.param("/api/find", {"text": "x", "more": 1}, 400, id="another field"),
         pytest.param("/api/find", {"text": "x" * 5000}, 413, id="too much"),
         pytest.param("/api/find", {"text": "lv_live_secret"}, 409, id="a key"),
-        pytest.param("/api/act", {"verb": "drop", "generation": 1}, 403, id="an action"),
+        pytest.param("/api/act", {"verb": "drop", "generation": 1}, 404, id="an action"),
         pytest.param("/static/../app.py", None, 404, id="a source"),
         pytest.param("/docs/..%2fREADME.md", None, 404, id="another file"),
     ],
@@ -137,61 +134,20 @@ def test_bad_questions(open_console: Console, path: str, body: object, status: i
     assert b"secret" not in reply.body
 
 
-@pytest.mark.long
-def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
+def test_only_those_with_a_token_may_ask(leadview: Leadview, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     ada, grace = "a" * 40, "g" * 40
     tokens.write_text(f"ada:{ada}\ngrace:{grace}\n")
     leadview.run("console", "--host", "0.0.0.0").ends(1, "needs --token-file")  # noqa: S104
-    leadview.serve(crm.organization(), crm.contact(), crm.lead())
-    leadview.run("rebuild", "--max-latency", "0").ends(0)
-    with running_console(leadview, "--allow-actions", "--token-file", str(tokens), token=grace) as (child, console):
+    with running_console(leadview, "--token-file", str(tokens), token=grace) as (child, console):
         for wrong in ("", "Bearer ", f"Bearer {'b' * 40}", f"Basic {ada}", f"Bearer {ada[:-1]}"):
-            reply = console.request("POST", "/api/act", {"verb": "drop", "generation": 2}, Authorization=wrong)
+            reply = console.request("POST", "/api/find", {"text": "req-1"}, Authorization=wrong)
             assert reply.status == 401, wrong
         assert console.request("GET", "/", Authorization="").status == 200, "the page itself has nothing to hide"
-
-        def act(verb: str, generation: int, **headers: str) -> Any:
-            reply = console.request("POST", "/api/act", {"verb": verb, "generation": generation}, **headers)
-            assert reply.status == 202, reply
-
-            def has_ended(newest: Any) -> bool:
-                return bool(newest and newest["at"] >= reply.json["at"] and newest["state"] != "under way")
-
-            return wait_for(lambda: console.picture()["action"], has_ended, f"{verb} has ended")
-
-        assert act("promote", 1)["state"] == "refused"
-        compared = act("compare", 2)
-        said = (compared["state"], compared["by_field"], compared["text"])
-        assert said == ("done", {}, "2 documents were compared, and none differs.")
-        assert act("promote", 2, Authorization=f"Bearer {ada}")["who"] == "ada"
-        assert number_of(leadview.state().live) == 2
-        assert act("rollback", 2)["state"] == "refused"
-        assert act("rollback", 1)["state"] == "done"
-        assert number_of(leadview.state().live) == 1
-        dropped = act("drop", 2)
-        assert (dropped["state"], dropped["who"]) == ("done", "grace"), dropped
-        log = child.log.read_text()
-        lines = [orjson.loads(line) for line in log.splitlines() if line.startswith("{")]
-        ended = [line for line in lines if line["message"] == "action of the console has ended"]
-        assert [(line["who"], line["action"], line["generation"], line["result"]) for line in ended][2:4] == [
-            ("ada", "promote", 2, "done"),
-            ("grace", "rollback", 2, "refused"),
-        ]
-        assert [token for token in (ada, grace) if token in log] == []
-
-        def by_console() -> list[tuple[Any, ...]]:
-            acts = reversed(leadview.run("status", "--history", "--json").json)
-            return [(act["verb"], *act["arguments"], act["outcome"], act["by"]) for act in acts if "(" in act["by"]]
-
-        acts = [
-            ("promote", "1", "refused", "grace (console)"),
-            ("promote", "2", "done", "ada (console)"),
-            ("rollback", "2", "refused", "grace (console)"),
-            ("rollback", "1", "done", "grace (console)"),
-            ("drop", "2", "done", "grace (console)"),
-        ]
-        wait_until(lambda: by_console() == acts, lambda: f"the history has every act; it has {by_console()}")
+        for token in (ada, grace):
+            reply = console.request("POST", "/api/find", {"text": "req-1"}, Authorization=f"Bearer {token}")
+            assert reply.status == 200
+        assert not [token for token in (ada, grace) if token in child.log.read_text()]
 
 
 def test_it_ends_while_pages_are_open(leadview: Leadview) -> None:

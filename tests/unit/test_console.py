@@ -59,7 +59,7 @@ def test_redis_is_asked_for_a_twentieth_of_the_time_at_most(asked: float) -> Non
 
 
 def arguments(**given: object) -> argparse.Namespace:
-    usual = {"host": "127.0.0.1", "port": 8001, "token_file": None, "api_metrics": [], "allow_actions": False}
+    usual = {"host": "127.0.0.1", "port": 8001, "token_file": None, "api_metrics": []}
     return argparse.Namespace(**{**usual, "show_documents": False, **given})
 
 
@@ -127,7 +127,7 @@ def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
     applied = []
     for second in range(12):
         found = observation(second, min(second, 5) * 10)
-        applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, None, []).topics])
+        applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, []).topics])
         sums = totals(found)
         assert sums
         readings.add(found.at / 1000, sums)

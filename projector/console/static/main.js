@@ -46,7 +46,7 @@ function heard(event, data) {
     showVerdict(data);
     showWay(data);
     addPoint(data);
-    showRebuild(data, hello);
+    showRebuild(data);
     showConnection();
     showTime(data.at); // last: what says when a picture was taken stands for the whole picture
   }

@@ -17,7 +17,7 @@ from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.chromium import Page, open_page
-from tests.harness.console import axe, find, running_console, says_the_same, type_number
+from tests.harness.console import axe, find, running_console, says_the_same
 from tests.harness.leadview import Leadview
 from tests.harness.projectors import NEXT_MAPPING
 from tests.harness.waiting import wait_until
@@ -113,29 +113,18 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
         assert page.complaints == []
 
 
-def test_actions_ask_for_the_number(page: Page, leadview: Leadview, tmp_path: Path) -> None:
+def test_a_token_is_asked_for(page: Page, leadview: Leadview, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ada:{'a' * 40}\n")
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
-    leadview.run("rebuild", "--max-latency", "0").ends(0)
-    words = ("--allow-actions", "--token-file", str(tokens))
-    with running_console(leadview, *words, token="a" * 40) as (child, console):
+    with running_console(leadview, "--token-file", str(tokens), token="a" * 40) as (_, console):
         page.open(console.url)
         log_in(page, "b" * 40)
         page.wait_for("#login-text", "not known")
+        assert axe(page) == []
         log_in(page, "a" * 40)
         page.wait_for("#connection", "live as ada")
-        page.wait_for("#generations", "Generation 2", "may be promoted")
-        page.do("document.querySelector('button[data-verb=promote]').click()")
-        page.wait_for("#confirm-title", "Promote generation 2?")
-        assert (page.do("document.getElementById('confirm-yes').disabled"), axe(page)) == (True, [])
-        type_number(page, "3")
-        assert page.do("document.getElementById('confirm-yes').disabled")
-        type_number(page, "2")
-        page.do("document.getElementById('confirm-yes').click()")
-        page.wait_for("#action", "done", "Promote 2, by ada", "Generation 2 is served")
-        page.wait_for("#generations", "Generation 1", "a rollback returns to it")
-        assert '"who":"ada"' in child.log.read_text()
+        page.wait_for("#generations", "Generation 1")
         assert page.do("document.cookie") == ""
 
 
@@ -157,15 +146,11 @@ def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> No
         page.open(console.url)
         says_the_same(page, leadview, "line documents is standing by", "generation 2 requires mapping version")
         assert "docs/runbook.md, leadviewstandingby" in page.text("#problems")
-    with running_console(leadview, "--allow-actions", command=NEXT_MAPPING) as (_, console):
+    with running_console(leadview, command=NEXT_MAPPING) as (_, console):
         page.open(console.url)
         page.wait_for("#notes", "rebuild due")
         page.wait_for("#generations", "Generation 2", "is not written any more", "drop 2")
         assert "may be promoted" not in page.text("#generations")
-        page.do("document.querySelector('button[data-verb=compare]').click()")
-        type_number(page, "2")
-        page.do("document.getElementById('confirm-yes').click()")
-        page.wait_for("#action", "2 documents were compared, and 1 differ", "leads.referrer_length")
 
 
 def test_the_console_and_redis_are_away(page: Page, leadview: Leadview, own_redis: RedisServer) -> None:

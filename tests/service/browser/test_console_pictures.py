@@ -66,7 +66,7 @@ _numbers = count(1)
 
 def pictured(found: Observation) -> Picture:
     """Returns the next picture: the page is known to show it by its time."""
-    shown = picture(found, None, _API, None, None, [])
+    shown = picture(found, None, _API, None, [])
     moving = [replace(topic, published=5.0, applied=5.0) for topic in shown.topics]
     return replace(shown, topics=moving, at=shown.at + 1000 * next(_numbers))
 

@@ -183,7 +183,8 @@ class Checker:
             if not is_replayed and not self._history.allows(answer.status, answer):
                 self._wrong("unavailable", "no fault explains it", answer)
         elif answer.status not in (*SHOWN, REFUSED, 403, 404):
-            self._wrong("status", f"{answer.status} is never right here", answer)
+            if not self._history.allows(answer.status, answer):
+                self._wrong("status", f"{answer.status} is never right here", answer)
         elif any(self._is_dark(answer, lost) for lost in self._losses_during(answer)):
             self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         else:

@@ -50,6 +50,8 @@ class Fault(Struct, frozen=True):
 
 
 NO_ANSWER, UNAVAILABLE = frozenset({0}), frozenset({503})
+# A bucket that is full only much later is taken for an empty one: its limit was lowered, or the clock was set back.
+LIMITED = frozenset({429})
 _ZOMBIE_SECONDS = (4.0, 6.0)  # two or three times as long as a session of a consumer
 _AT_ONCE = (0.0, 0.1)
 _NOTHING, _STALLED, _REFUSING = always(Faults()), always(Faults(stalled=True)), always(Faults(refusing=True))
@@ -71,7 +73,7 @@ FAULTS = {
         Fault("redis-full", break_redis.redis_full, seconds=(1.0, 3.0), pairing="inside"),
         Fault("disk-full", break_redis.disk_full, seconds=(1.0, 3.0), pairing="inside"),
         Fault("redis-evicted", break_redis.redis_evicted, seconds=_AT_ONCE),
-        Fault("clock-jumped", break_redis.clock_jumped, seconds=(1.0, 4.0), needs="clock"),
+        Fault("clock-jumped", break_redis.clock_jumped, LIMITED, (1.0, 4.0), needs="clock"),
         Fault("redis-demoted", break_redis.redis_demoted, UNAVAILABLE, needs="address"),
         Fault("redis-failover", break_redis.failover, UNAVAILABLE, (0.5, 3.0), needs="address", pairing="inside"),
         Fault(

@@ -17,7 +17,7 @@ from projector.ledger.ledger import Ledger, Session
 from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
-from projector.line.pace import Pacer
+from projector.line.pace import Pace, Pacer
 from projector.line.positions import Positions
 from projector.mapping import VERSION, Intent
 from projector.record import Partition
@@ -540,15 +540,18 @@ async def test_partitions_that_are_revoked_are_committed_and_forgotten(
 
 
 class Meanwhile(Pacer):
-    """While a slice is written, something happens; while the next one is, something else."""
+    """While a poll is written, something happens; while the next one is, something else. In how many slices it is
+    written depends on the speed of the machine.
+    """
 
     def __init__(self, *happens: Callable[[], object]) -> None:
         super().__init__()
         self._happens = [*happens]
 
-    async def wait(self) -> None:
+    async def pace(self, records: int) -> Pace:
         if self._happens:
             self._happens.pop(0)()
+        return await super().pace(records)
 
 
 async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:

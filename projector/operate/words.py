@@ -58,6 +58,8 @@ def say(about: Problem) -> Said:
 
 def _where(about: Problem) -> tuple[str, ...]:
     match about:
+        case problem.OtherCluster(accepted=False):
+            return "kafka", "projectors"
         case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished() | problem.OtherCluster():
             return ("kafka",)
         case problem.RedisUnknown():

@@ -58,7 +58,7 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
     leadview.wait_until_served()
     with running_console(leadview, "--show-documents") as (_, console):
         page.open(console.url)
-        page.wait_for("#verdict-text", "all is well")
+        page.wait_for("#verdict-text", "an older version was published behind a newer one")
         wait_until(lambda: re.search(r"data as of\s+\d+:\d\d", page.text("#stage-redis")), "it says Data-As-Of")
         find(page, f"{crm.ORGANIZATION}:{crm.LEAD}", "was ignored", "contact", "Readers see", "is what is stored")
         page.do("document.querySelectorAll('#answers details').forEach((each) => { each.open = true })")

@@ -360,6 +360,15 @@ class ControlRecord(msgspec.Struct, frozen=True):
                 found.setdefault(partition, []).append(position)
         return found
 
+    def is_unread(self, partition: Partition) -> bool:
+        """Returns whether a shard that holds everything has no position of this partition, although it has positions of
+        the topic: the partition is new, or had no record when the shard was filled.
+        """
+        return any(
+            copy.serves and partition not in copy.positions and any(at.topic == partition.topic for at in copy.positions)
+            for copy in self.present
+        )
+
     def highest_offset(self, partition: Partition) -> int:
         """Returns the highest position of a partition in any copy; 0 if none has one."""
         found = [copy.positions[partition].offset for copy in self.present if partition in copy.positions]

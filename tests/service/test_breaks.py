@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from msgspec.structs import replace
 
 from devstack.apache_kafka import ApacheKafka
@@ -262,6 +262,26 @@ def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview) ->
     leadview.run("verify").ends(0)
     leadview.run("verify", "--access").ends(0)
     wait_for_kinds(leadview)
+
+
+@pytest.mark.apache
+def test_records_of_a_new_partition_that_kafka_deleted_before_any_was_read(leadview: Leadview) -> None:
+    """No projector ran while a partition was added, something was deleted by a null value in it, and retention removed
+    that. Nothing else tells of the deletion as soon as the former partition is empty, too.
+    """
+    publish_first(leadview)
+    topic = leadview.topics.name(resources.LEAD)
+    leadview.serve().stop()
+    leadview.topics.add_partitions(resources.LEAD, 4)
+    leadview.publish(crm.tombstone(resources.LEAD, seconds=5), partition=3)
+    leadview.topics.alter("topic", topic, {"cleanup.policy": "delete"})
+    leadview.topics.delete_records([TopicPartition(topic, number, OFFSET_END) for number in range(4)])
+    leadview.topics.alter("topic", topic, {"cleanup.policy": "compact"})
+    with no_comparison(leadview):
+        leadview.start("run")
+        wait_for_kinds(leadview, "partitions_raised", "records_missed")
+        assert [it.topic for it in leadview.state().breaks] == [topic] * 2
+    wait_for_kinds(leadview, "records_missed")  # no record is left in a former partition
 
 
 def test_keys_that_redis_has_evicted(leadview_with_own_redis: Leadview) -> None:

@@ -364,10 +364,9 @@ class ControlRecord(msgspec.Struct, frozen=True):
         """Returns whether a shard that holds everything has no position of this partition, although it has positions of
         the topic: the partition is new, or had no record when the shard was filled.
         """
-        return any(
-            copy.serves and partition not in copy.positions and any(at.topic == partition.topic for at in copy.positions)
-            for copy in self.present
-        )
+        complete = [copy.positions for copy in self.present if copy.serves]
+        without = [positions for positions in complete if partition not in positions]
+        return any(known.topic == partition.topic for positions in without for known in positions)
 
     def highest_offset(self, partition: Partition) -> int:
         """Returns the highest position of a partition in any copy; 0 if none has one."""

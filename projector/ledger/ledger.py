@@ -221,8 +221,8 @@ class Ledger:
         return {partition: [position] for partition, position in found.items() if position}
 
     def unread(self, session: Session, partitions: Sequence[Partition]) -> list[Partition]:
-        """Returns those of these partitions of which something may be missing if they do not begin at offset 0, although
-        none of their records was ever read. Of a rebuild there are none: it begins with what Kafka has.
+        """Returns those of these partitions of which records were missed if they do not begin at offset 0, although no
+        record of them was ever read. Of a rebuild there are none: it begins with what Kafka has.
         """
         if self._rebuild is not None:
             return []

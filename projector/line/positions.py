@@ -186,7 +186,7 @@ class Positions:
     async def _missed(
         self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
     ) -> dict[Partition, int]:
-        """Returns the partitions of which Kafka has deleted records before this line read them, with their first offsets.
+        """Returns the first offsets of the partitions of which Kafka has deleted records before this line read them.
 
         While a shard is being filled, it misses nothing of a partition without a position, of which it holds nothing.
         The positions move on with the next records.

@@ -77,6 +77,7 @@ _LIMITS: tuple[tuple[bytes, int, FaultKind], ...] = (
     (b'"', MAX_TEXTS, "texts"),
 )
 _PARTS = 2 * (sum(most for _, most, _ in _LIMITS) + 1)
+_MORE_LEVELS = MAX_LEVELS + 2
 # A smaller value cannot have much that takes long.
 _LARGE = 8192
 _VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
@@ -90,20 +91,21 @@ def read(record: Record) -> Change:
 
 def check_cost(record: Record) -> None:
     """Raises BadRecord if it would take long to decode this record, or more of the stack than there is."""
-    if record.value is not None:
-        _check_cost_of(record.value)
-    if is_too_deep(record):
-        raise BadRecord(Fault("recursion"))
-
-
-def _check_cost_of(value: bytes) -> None:
+    value = record.value
+    if not value:
+        return
     if len(value) > _LARGE:
         _check_cost(_content(value))
+    # This is `has_more_openers` without a call, because each record is asked.
+    openers = len(value) - len(value.replace(b"[", b"", _MORE_LEVELS).replace(b"{", b"", _MORE_LEVELS))
+    if openers >= _MORE_LEVELS and is_too_deep(record):
+        raise BadRecord(Fault("recursion"))
 
 
 def _check_data(data: bytes) -> None:
     """Raises BadRecord if it would take long to decode the data of an event, or more of the stack than there is."""
-    _check_cost_of(data)
+    if len(data) > _LARGE:
+        _check_cost(_content(data))
     if is_nested_deeper(data, MAX_LEVELS + 1):
         raise BadRecord(Fault("recursion"))
 
@@ -200,17 +202,15 @@ def version_of(record: Record) -> int | None:
 
 def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None]:
     """Returns the entity and the time of an event, as far as it has one. Raises BadRecord."""
-    headers = dict(record.headers)
-    mode = mode_of(headers) if headers else "structured"
-    if mode == "batch":
-        raise BadRecord(Fault("batch_of_events", "headers.content-type"))
-    if mode == "other_format":
-        raise BadRecord(Fault("event_format", "headers.content-type"))
     try:
-        value = _content(value)
-        if mode == "binary":
-            return _read_binary(record.kind, headers, value)
-        event = _typed(_STRUCTURED[record.kind], value, record.kind, binary=False)
+        if record.headers and (of_binary := _read_headers(record, value)):
+            return of_binary
+        value = unframed(value) if value and value[0] == MAGIC else value
+        decoder = _STRUCTURED[record.kind]
+        try:
+            event = decoder.decode(value)
+        except msgspec.MsgspecError as error:
+            event = _respelt(decoder, value, record.kind, error, binary=False)
     except UnicodeDecodeError:
         raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
     if event.datacontenttype is not None:
@@ -218,12 +218,28 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
-def _typed(decoder: msgspec.json.Decoder[Any], value: bytes, kind: Kind, *, binary: bool) -> Any:
-    """Returns what a value says, also in an unusual spelling. Raises BadRecord and UnicodeDecodeError."""
-    try:
-        return decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        message = str(error)
+def _read_headers(record: Record, value: bytes) -> tuple[events.Entity, int | None] | None:
+    """Returns the entity and the time of an event in binary mode, and None for one in structured mode. Raises BadRecord
+    and UnicodeDecodeError.
+    """
+    headers = dict(record.headers)
+    match mode_of(headers):
+        case "batch":
+            raise BadRecord(Fault("batch_of_events", "headers.content-type"))
+        case "other_format":
+            raise BadRecord(Fault("event_format", "headers.content-type"))
+        case "binary":
+            return _read_binary(record.kind, headers, _content(value))
+    return None
+
+
+def _respelt(
+    decoder: msgspec.json.Decoder[Any], value: bytes, kind: Kind, refusal: msgspec.MsgspecError, *, binary: bool
+) -> Any:
+    """Returns what a value says that was refused, if it does in another spelling. Raises BadRecord and
+    UnicodeDecodeError.
+    """
+    message = str(refusal)
     if (again := usual(value, kind, message, _check_data, binary=binary)) is not None:
         try:
             return decoder.decode(again)
@@ -248,7 +264,10 @@ def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> 
     if (content_type := headers.get("content-type")) is not None:
         _check_json(content_type.decode(), "headers.content-type")
     time = headers.get("ce_time")
-    entity = _typed(decoder, value, kind, binary=True)
+    try:
+        entity = decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        entity = _respelt(decoder, value, kind, error, binary=True)
     return entity, None if time is None else _read_time(time.decode(), kind)
 
 

@@ -6,7 +6,6 @@ record would be good here and bad there. Nothing is decoded before this was aske
 
 import re
 
-_OPENERS = b"[", b"{"
 _RUN = re.compile(rb"\[+|\]+")
 _OTHERS = bytes(code for code in range(256) if code not in b'[]{}"')
 _FLATTENED = 3
@@ -18,23 +17,16 @@ def is_nested_deeper(json: bytes, levels: int) -> bool:
 
     What is no JSON has an answer, too. It is right for what a decoder reads before it finds the error.
     """
-    return not _has_few_openers(json, levels) and _is_deeper(json, levels)
+    return has_more_openers(json, levels) and _is_deeper(json, levels)
 
 
-def _has_few_openers(json: bytes, levels: int) -> bool:
-    """Returns whether there are at most this many objects and arrays. Brackets in texts count as well.
+def has_more_openers(json: bytes, levels: int) -> bool:
+    """Returns whether more objects and arrays begin here than this; otherwise they cannot be nested deeper. Brackets in
+    texts count as well.
 
-    `find` takes a step for many bytes, and `count` one for each. Behind the innermost opener, each level is closed.
+    `replace` passes over many bytes in a step, which `count` does not, and no step is in Python.
     """
-    end, count = len(json) - levels, 0
-    for opener in _OPENERS:
-        place = json.find(opener, 0, end)
-        while place >= 0:
-            count += 1
-            if count > levels:
-                return False
-            place = json.find(opener, place + 1, end)
-    return True
+    return len(json) - len(json.replace(b"[", b"", levels + 1).replace(b"{", b"", levels + 1)) > levels
 
 
 def _is_deeper(json: bytes, levels: int) -> bool:

@@ -25,7 +25,8 @@ VARIABLES
   cluster,    \* which cluster the line reaches: "own" or "other"
   document,   \* [live, version] in Redis; version 0: nothing is known
   position,   \* the offset up to which each partition is applied; 0: none
-  known,      \* what Redis knows of Kafka and of itself: [id, epoch, evictions]; 0: nothing is known
+  known,      \* what Redis knows of Kafka and of itself: [id, epoch, evictions, filled]; 0: nothing is known;
+              \* filled: everything was applied once since Redis was empty
   remembered, \* the number of partitions when all was right, which Kafka keeps for the group
   breaks,     \* those that are stored: [kind, number]; one that is noticed again is another one
   complete,   \* ticks since the moment at which everything was last known to be applied
@@ -50,7 +51,7 @@ Init == /\ log = <<[put |-> TRUE, partition |-> 1, version |-> 1, kept |-> TRUE,
         /\ cluster = "own"
         /\ document = [live |-> TRUE, version |-> 1]
         /\ position = [p \in Partitions |-> IF p = 1 THEN 1 ELSE 0]
-        /\ known = [id |-> 1, epoch |-> 1, evictions |-> 0]
+        /\ known = [id |-> 1, epoch |-> 1, evictions |-> 0, filled |-> TRUE]
         /\ remembered = 1
         /\ breaks = {}
         /\ complete = 0
@@ -147,7 +148,7 @@ Evict == /\ Fault("evicted") /\ document.live
 (* Redis is emptied. What it knew is read again, from the beginning: nothing is missed if that does not take too long. *)
 Empty == /\ Fault("emptied")
          /\ document' = Nobody /\ position' = [p \in Partitions |-> 0]
-         /\ known' = [id |-> 0, epoch |-> 0, evictions |-> evictions] /\ breaks' = {} /\ sample' = None
+         /\ known' = [id |-> 0, epoch |-> 0, evictions |-> evictions, filled |-> FALSE] /\ breaks' = {} /\ sample' = None
          /\ complete' = IF Rule("begun") THEN 0 ELSE Unknown
          /\ UNCHANGED <<log, topic, truth, cluster, evictions, saved, again>>
 
@@ -167,7 +168,9 @@ GoBack == /\ saved # None /\ Fault("went_back")
 (* The line has positions of another history, or of partitions that have lost what comes next. *)
 Recreated == known.id # 0 /\ known.id # topic.id
 Truncated == known.epoch # 0 /\ known.epoch # topic.epoch
-Missed(p) == /\ IF Rule("every-partition") THEN known.id # 0 ELSE position[p] > 0
+(* What is not filled yet holds nothing of a partition without a position. Once it is filled, all partitions that had
+   records have a position: one without is new, or lost its records before the first of them was read.             *)
+Missed(p) == /\ position[p] > 0 \/ (Rule("every-partition") /\ known.filled)
              /\ position[p] + 1 < topic.start[p]
 Raised == topic.partitions # remembered
 
@@ -181,7 +184,7 @@ Unnoticed ==
   \cup (IF Rule("records_missed") /\ ~Recreated /\ \E p \in Partitions : Missed(p) THEN {"records_missed"} ELSE {})
   \cup (IF Rule("partitions_raised") /\ Raised /\ "partitions_raised" \notin KindsOf(breaks) THEN {"partitions_raised"} ELSE {})
 
-(* Who begins has missed nothing. From now on, a partition without a position is one that was added. *)
+(* Who begins has missed nothing. *)
 First == /\ cluster = "own" /\ known.id = 0
          /\ position' = [p \in Partitions |-> topic.start[p] - 1]
          /\ known' = [known EXCEPT !.id = topic.id, !.epoch = topic.epoch]
@@ -235,7 +238,7 @@ IsReached == cluster = "own" /\ sample # None /\ Unnoticed = {} /\ Reaches(sampl
 Reach == /\ IsReached
          /\ breaks' = Noted(Seen)
          /\ complete' = IF complete \in 0..sample.age THEN complete ELSE sample.age
-         /\ known' = [known EXCEPT !.evictions = evictions]
+         /\ known' = [known EXCEPT !.evictions = evictions, !.filled = TRUE]
          /\ sample' = None
          /\ UNCHANGED <<log, topic, truth, made, cluster, document, position, remembered, evictions, comparison, saved,
                         again, spent>>

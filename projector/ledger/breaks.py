@@ -9,6 +9,7 @@ rules.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from secrets import token_hex
 from typing import get_args
 
 from msgspec.structs import replace
@@ -110,7 +111,7 @@ def new_break(
     is_access = any(topic.endswith(each.topic) for each in ACCESS_KINDS)
     written = () if is_access else record.state.written
     access = (ACCESS,) if is_access or not topic else ()
-    return Break(kind, topic, former_id, topic_id, now(), tuple(sorted((*access, *written))), since)
+    return Break(kind, topic, former_id, topic_id, now(), tuple(sorted((*access, *written))), since, token_hex(4))
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:

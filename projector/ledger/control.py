@@ -148,7 +148,7 @@ class Break(msgspec.Struct, frozen=True):
     `topic` is empty if it concerns all of them. `former_id` and `topic_id` are those of the topic before and since; of
     `other_cluster`, those of the Kafka clusters. `noticed_at` is RFC 3339, and so is `since`: until then all was well,
     as far as that is known. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are
-    what Kafka has.
+    what Kafka has. `nonce` is random: a break that is noticed again, maybe in the same second, is another one.
     """
 
     kind: BreakKind
@@ -158,6 +158,7 @@ class Break(msgspec.Struct, frozen=True):
     noticed_at: str
     unverified: Generations
     since: str = ""
+    nonce: str = ""
 
     @property
     def age(self) -> float:
@@ -170,7 +171,7 @@ class Break(msgspec.Struct, frozen=True):
         return self.kind not in WHOLE_HISTORY and self.kind != "partitions_raised"
 
     def is_same(self, other: "Break") -> bool:
-        """Returns whether both are of one moment, whatever was verified since."""
+        """Returns whether both were noticed at once, whatever was verified since."""
         return replace(self, unverified=()) == replace(other, unverified=())
 
     def without(self, generation: GenerationId) -> "Break":
@@ -358,6 +359,14 @@ class ControlRecord(msgspec.Struct, frozen=True):
             for partition, position in copy.positions.items():
                 found.setdefault(partition, []).append(position)
         return found
+
+    def is_unread(self, partition: Partition) -> bool:
+        """Returns whether a shard that holds everything has no position of this partition, although it has positions of
+        the topic: the partition is new, or had no record when the shard was filled.
+        """
+        complete = [copy.positions for copy in self.present if copy.serves]
+        without = [positions for positions in complete if partition not in positions]
+        return any(known.topic == partition.topic for positions in without for known in positions)
 
     def highest_offset(self, partition: Partition) -> int:
         """Returns the highest position of a partition in any copy; 0 if none has one."""

@@ -18,6 +18,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Refused, SessionEnded, Superseded
 from projector.ledger import breaks, control, copies
 from projector.ledger.control import (
+    NEW_HISTORY,
     NOTHING_STORED,
     WHOLE_HISTORY,
     Advance,
@@ -218,6 +219,16 @@ class Ledger:
             return session.record.stored()
         found = await self.positions(session.record, partitions)
         return {partition: [position] for partition, position in found.items() if position}
+
+    def unread(self, session: Session, partitions: Sequence[Partition]) -> list[Partition]:
+        """Returns those of these partitions of which records were missed if they do not begin at offset 0, although no
+        record of them was ever read. Of a rebuild there are none: it begins with what Kafka has.
+        """
+        if self._rebuild is not None:
+            return []
+        state = session.record.state
+        doubted = {noted.topic for noted in state.breaks if noted.kind in NEW_HISTORY}
+        return [at for at in partitions if at.topic not in doubted and session.record.is_unread(at)]
 
     async def learn_cluster(self, session: Session, cluster: str) -> None:
         """Store the id of the Kafka cluster whose records are applied, unless one is stored."""

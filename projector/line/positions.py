@@ -167,7 +167,7 @@ class Positions:
         # A position that is already one of the present topic stays.
         rewinds = [breaks.rewind(partition, again[partition.topic]) for partition in stored if partition.topic in again]
         cut_off, more = await self._cut_off(session, stored, again.keys())
-        missed = await self._missed(stored, again.keys())
+        missed = await self._missed(session, stored, again.keys())
         topics = sorted({at.topic for at in missed})
         found += cut_off + [breaks.new_break(session.record, "records_missed", topic) for topic in topics]
         if not found:
@@ -183,15 +183,20 @@ class Positions:
             await self._ledger.rewind(self.session, rewinds + more)
         return True
 
-    async def _missed(self, stored: breaks.AllPositions, recreated: Collection[str]) -> dict[Partition, int]:
-        """The partitions of which Kafka has deleted records before this line read them, with their first offsets.
+    async def _missed(
+        self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
+    ) -> dict[Partition, int]:
+        """Returns the first offsets of the partitions of which Kafka has deleted records before this line read them.
 
-        A shard without a position misses nothing: it holds nothing either. The positions move on with the next records.
+        While a shard is being filled, it misses nothing of a partition without a position, of which it holds nothing.
+        The positions move on with the next records.
         """
-        lowest = {
+        unpositioned = [at for at in self._source.unpositioned() if at.topic not in recreated]
+        lowest = dict.fromkeys(self._ledger.unread(session, unpositioned), 0)
+        lowest |= {
             partition: min(position.offset for position in stored[partition])
-            for partition in self._source.unpositioned()
-            if stored.get(partition) and partition.topic not in recreated
+            for partition in unpositioned
+            if stored.get(partition) and partition not in lowest
         }
         firsts = await self._source.first_offsets(lowest) if lowest else {}
         return {at: first for at, first in firsts.items() if lowest[at] < first != self._jumped.get(at)}

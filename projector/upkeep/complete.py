@@ -4,6 +4,9 @@ Each shard remembers, for each topic, the last moment at which it had everything
 (`projector/redis/lua/store_as_of.lua`). Kafka keeps a deletion for `delete.retention.ms` at least. If the next such
 moment comes later than that, deletions may be missing, whatever was in the way: no projector ran, a line was behind, or
 Redis came back from an older copy. Then the break is noted first, and the topic begins anew after that.
+
+A shard that was emptied begins when its copy of the control record is created, because everything is read after that.
+So the break also says that it took too long to fill it, whichever projectors did that.
 """
 
 import logging
@@ -25,6 +28,8 @@ _READ_SECONDS = 10.0
 """How often `delete.retention.ms` is read again."""
 _LEAST_MS = 5_000
 """A shorter pause is not noticed: samples are taken every half second, and Kafka takes seconds to compact."""
+_MOMENT_SECONDS = 2.0
+"""Projectors that notice the same break do so within this time."""
 
 Missed = Mapping[bytes, Mapping[str, int]]
 """Of each copy, the topics that were not complete for too long, with the moment at which they were."""
@@ -59,8 +64,8 @@ class Completeness:
         if (kept := self._kept) is None:
             return {tag: [] for tag in record.copies}
         if record.incarnations() != self._incarnations:
-            # A new shard took over slots of others. One that was emptied begins with the moments of the others as well,
-            # which are those of a moment ago, unless deletions were missed there, too.
+            # A new shard took over slots of others, and begins with their moments. So does one that was emptied, unless
+            # its copy was created earlier: they are those of a moment ago, or deletions were missed there, too.
             self._first = await self._lowest(record)
             self._incarnations = record.incarnations()
         noted = self._noted
@@ -101,5 +106,11 @@ class Completeness:
 
 
 def _is_noted(record: ControlRecord, new: Break) -> bool:
-    """Returns whether another projector has noted it a moment ago."""
-    return any((it.kind, it.topic, it.since) == (new.kind, new.topic, new.since) for it in record.state.breaks)
+    """Returns whether another projector has noted it a moment ago.
+
+    If it was noted earlier, a comparison may have begun meanwhile, and what Kafka has removed since then is news to it.
+    """
+    return any(
+        (noted.kind, noted.topic, noted.since) == (new.kind, new.topic, new.since) and noted.age < _MOMENT_SECONDS
+        for noted in record.state.breaks
+    )

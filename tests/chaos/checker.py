@@ -14,7 +14,7 @@ projector stored heartbeats, and no record of those was applied.
 
 What Kafka had acknowledged at the moment that an answer names (`Data-As-Of`) is in this answer: of the record, of its
 contact, of the key and of its organization. This moment is not in the future. Only while `status` names a break, nobody
-knows what Kafka held: then an answer may show whatever was published.
+knows what Kafka held: then an answer may show whatever was published, also if everything was applied meanwhile.
 
 An answer is placed at the earliest state that it fits: so nothing is called wrong that could be right.
 """
@@ -109,13 +109,16 @@ class Checker:
     def check(self) -> Verdict:
         organizations = [org for kind, org, _ in self._published.states if kind is resources.ORGANIZATION]
         self._replays = {organization: list(self._re_creations(organization)) for organization in organizations}
+        named = [loss for loss in self._history.losses if loss.named]
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
             match thing:
                 case Loss():
                     self._lose(thing)
-                case CaughtUp():
+                case CaughtUp() if not any(lost.began_at <= thing.at <= lost.ended_at for lost in named):
                     for register in self._published.states:
                         self._applied.raise_to(Name(register), self._published.acked(register, thing.up_to), thing.at)
+                case CaughtUp():
+                    pass  # what was applied may come back
                 case Response() if order is _Order.REFUSED_BEFORE:
                     self._known[id(thing)] = {name: self._floor(name) for name in _tells(thing)}
                 case Response() if order is _Order.ASKED:

@@ -66,7 +66,8 @@ class Topics:
         """Raise the number of partitions of a topic to `number`."""
         topic = self.name(kind)
         self.admin.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
-        self._producer = self._new_producer()  # the former one does not know the new partitions yet
+        # The former ones do not know the new partitions yet.
+        self._producer, self.admin = self._new_producer(), admin(self.kafka.bootstrap_servers)
 
     @contextmanager
     def consumed(self, kind: resources.Kind, group: str) -> Iterator[None]:

@@ -334,7 +334,10 @@ async def test_the_moments_of_topics(projection: Projection) -> None:
         _, moments, missed = await _stored(projection, tag, moment, *ends, topics=topics, own=own)
         return [min(0, moment - now) for moment in moments], missed
 
-    assert await store(0, a=(0, 0), b=(now - 5000, 0)) == ([0, -5000], []), "they begin now, or with what others have"
+    await projection.store.ask_one(b"HSET", complete, "begun", now - 3000)
+    begun = await store(0, a=(0, 0), b=(now - 5000, 0), c=(now - 1, 0))
+    assert begun == ([-3000, -5000, -3000], []), "they begin with the copy, or earlier, with what others have"
+    assert await store(0, d=(0, 0), e=(now - 5000, 0)) == ([0, -5000], []), "a topic that is new later begins now"
     await projection.store.ask_one(b"HSET", complete, "a", now - 9000, "b", now - 9000)
     assert await store(now - 8000, a, b, a=(0, 0), b=(0, 0)) == ([-8000, -9000], []), "b is not at its end"
     own = {"a": (0, 0, now - 7000), "b": (0, 0)}

@@ -2,22 +2,28 @@
 served was compared with Kafka.
 """
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from msgspec.structs import replace
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
 from projector.ledger import copies
-from projector.ledger.control import ACCESS
+from projector.ledger.control import ACCESS, Break
+from projector.redis.store import Store
 from projector.upkeep.comparison import SUBJECTS
+from projector.upkeep.complete import Completeness
 from projector.upkeep.evictions import Evictions
 from schemas import names, resources
+from schemas.settings import ProjectorSettings
 from schemas.words import utc
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS
@@ -109,6 +115,53 @@ def test_deletions_that_kafka_may_have_removed(leadview: Leadview) -> None:
         leadview.run("verify", "--access").ends(0)
         wait_for_kinds(leadview)
     wait_until(lambda: metric(port, UNVERIFIED) == 0, "the metrics end as well")
+
+
+def test_a_redis_that_nobody_has_filled_in_time(leadview: Leadview) -> None:
+    """A projector began to fill it, and died. Another one continues after longer than deletions are kept: what it reads
+    of them is measured from the beginning, and not from its own start.
+    """
+    publish_first(leadview)
+    short = leadview.topics.name(resources.CONTACT)
+    leadview.topics.alter("topic", short, {"delete.retention.ms": "100"})
+    began = time.time()
+    asyncio.run(begin(leadview))
+    wait_until(lambda: time.time() - began > 6, "deletions may have been removed", 30)
+    with no_comparison(leadview):
+        leadview.start("run")
+        leadview.wait_until_served()
+        wait_for_kinds(leadview, "deletes_missed")
+        [found] = leadview.state().breaks
+        since = datetime.fromisoformat(found.since).timestamp()
+        assert (found.topic, began - 1 <= since <= began + 3) == (short, True)
+    wait_for_kinds(leadview)
+
+
+async def begin(leadview: Leadview) -> None:
+    """Begin the control record, as a projector does before it reads anything."""
+    store = Store(ProjectorSettings(redis_url=leadview.server.url))
+    try:
+        await copies.current(store)
+    finally:
+        await store.close()
+
+
+async def test_missed_deletions_are_noted_again_if_that_was_not_a_moment_ago(alone: Projection) -> None:
+    """Projectors that notice them at once note them once. Later, a comparison may have begun meanwhile."""
+    await control.complete(alone.store)
+    completeness, missed = Completeness(alone.settings, alone.store), {names.HOME: {"crm.contacts": 1000}}
+
+    async def noted() -> Break:
+        await completeness.note(await copies.require(alone.store), missed)
+        [found] = (await copies.require(alone.store)).state.breaks
+        return found
+
+    first = await noted()
+    assert (await noted()).is_same(first)
+    earlier = replace(first, noticed_at="2026-01-01T00:00:00Z")
+    await copies.change(alone.store, await copies.require(alone.store), lambda state: replace(state, breaks=(earlier,)))
+    again = await noted()
+    assert (again.is_same(earlier), again.since) == (False, first.since)
 
 
 @pytest.mark.parametrize("later_ms", [pytest.param(-2 * DAY_MS, id="older"), pytest.param(DAY_MS, id="in the future")])
@@ -209,6 +262,26 @@ def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview) ->
     leadview.run("verify").ends(0)
     leadview.run("verify", "--access").ends(0)
     wait_for_kinds(leadview)
+
+
+@pytest.mark.apache
+def test_records_of_a_new_partition_that_kafka_deleted_before_any_was_read(leadview: Leadview) -> None:
+    """No projector ran while a partition was added, something was deleted by a null value in it, and retention removed
+    that. Nothing else tells of the deletion as soon as the former partition is empty, too.
+    """
+    publish_first(leadview)
+    topic = leadview.topics.name(resources.LEAD)
+    leadview.serve().stop()
+    leadview.topics.add_partitions(resources.LEAD, 4)
+    leadview.publish(crm.tombstone(resources.LEAD, seconds=5), partition=3)
+    leadview.topics.alter("topic", topic, {"cleanup.policy": "delete"})
+    leadview.topics.delete_records([TopicPartition(topic, number, OFFSET_END) for number in range(4)])
+    leadview.topics.alter("topic", topic, {"cleanup.policy": "compact"})
+    with no_comparison(leadview):
+        leadview.start("run")
+        wait_for_kinds(leadview, "partitions_raised", "records_missed")
+        assert [it.topic for it in leadview.state().breaks] == [topic] * 2
+    wait_for_kinds(leadview, "records_missed")  # no record is left in a former partition
 
 
 def test_keys_that_redis_has_evicted(leadview_with_own_redis: Leadview) -> None:

@@ -11,7 +11,7 @@ import pytest
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
-from projector.ledger import copies
+from projector.ledger import breaks, copies
 from projector.ledger.control import NOTHING_STORED, Advance, Break, Checkpointed, Copy, Position
 from projector.ledger.ledger import Ledger, Session
 from projector.line import batch, line
@@ -839,6 +839,39 @@ async def test_records_that_were_deleted_before_a_line_read_them(projection: Pro
         await it.covers(8)
         [again] = it.copy.state.breaks
         assert (again.kind, again.unverified) == (before.kind, before.unverified)
+
+
+async def test_records_of_a_partition_that_were_deleted_before_any_was_read(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    """An empty Redis misses nothing of it. One that holds everything has read all partitions: another one is new."""
+    first, second, third = (Partition("crm.leads", number) for number in (1, 2, 3))
+
+    def add(partition: Partition) -> None:
+        kafka.records[partition] = []
+        kafka.firsts[partition] = kafka.ends[partition] = 3
+
+    add(first)
+    async with running(projection, kafka) as it:
+        await it.applies(*leads(3))
+        await it.covers(3, first)
+    assert it.breaks == []
+    await control.complete(projection.store)
+    add(second)
+    async with running(projection, kafka) as it:
+        await it.covers(3, second)
+        assert it.breaks == [("records_missed", "crm.leads", "", "")]
+    await confirm_all(projection)
+    add(third)
+    kafka.recreate("crm.leads")
+    async with running(projection, kafka) as it:
+        await it.covers(3, third)
+        assert [kind for kind, *_ in it.breaks] == ["topic_recreated"], "which says more"
+
+
+async def confirm_all(projection: Projection) -> None:
+    record = await copies.require(projection.store)
+    await breaks.confirm(projection.store, record.state.live, record.state.breaks)
 
 
 async def test_a_line_applies_nothing_of_another_cluster(projection: Projection, kafka: ScriptedKafka) -> None:

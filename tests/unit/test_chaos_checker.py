@@ -125,6 +125,11 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
             id="anything that was published while status names a break",
         ),
         pytest.param(
+            together(named(5, 8), caught_up(5, 5.5), with_answers(answer(404, 6))),
+            [],
+            id="what comes back while status names a break",
+        ),
+        pytest.param(
             with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 4, "v4")), [], id="created again"
         ),
         pytest.param(

@@ -4,12 +4,13 @@
 --           the given offsets, of topics with the given ids. An earlier moment never replaces a later one, unless that
 --           is later than now. The moment of a topic that was not complete for too long stays until its break was noted: the caller names that moment
 -- KEYS  copy, as_of, complete
---       complete: the moments of the topics
+--       complete: the moments of the topics. Before they are stored for the first time, it has `begun`, the moment at
+--       which the copy was created
 -- ARGV  moment, lasts, apart, hidden, number, count, topics(topic, kept, first, noted, own)..., ends(partition, offset, id)...
 --       moment: in ms since 1970. lasts: ms until `Data-As-Of` expires; without a sample 0, and no moment is stored.
 --       apart: how far the clocks of two machines may be apart, in ms. hidden: '1' if nothing is known, because of a break. number, count: of topics, and of the
 --       ends at the moment; those of later samples follow. kept: for how many ms Kafka keeps deletions. first: the moment
---       of a topic that has none here, 0 for now. noted: the moment whose break was noted, 0 for none. own: the
+--       of a topic that has none here, 0 for none; the earlier one of it and `begun`, and without both, now. noted: the moment whose break was noted, 0 for none. own: the
 --       moment of a later sample of this topic alone, 0 for none. partition: the field of its position. offset: its end,
 --       read after the moment. id: that of the topic, `-` if the brokers do not say it
 -- Returns the time of Redis in ms since 1970; the moment that is stored, 0 for none; a list of the moments of the
@@ -37,10 +38,14 @@ end
 local late, is_late = behind(ends, later - 1)
 local late_for_later = behind(later, #ARGV)
 
+-- Returns the earlier one of two moments, of which 0 is none.
+local function earlier(a, b) return (a == 0 or b == 0) and math.max(a, b) or math.min(a, b) end
+local begun = tonumber(redis.call('HGET', KEYS.complete, 'begun') or 0)
+
 local moments, missed, moved = {}, {}, {}
 for i = FIRST.topics, ends - 1, SIZE.topics do
   local topic, stored = ARGV[i].topic, redis.call('HGET', KEYS.complete, ARGV[i].topic)
-  local before, sampled = tonumber(stored or ARGV[i].first), tonumber(ARGV[i].own)
+  local before, sampled = tonumber(stored or earlier(tonumber(ARGV[i].first), begun)), tonumber(ARGV[i].own)
   local after = (before == 0 or before == tonumber(ARGV[i].noted)) and now or before
   if now - after > tonumber(ARGV[i].kept) or after - now > CLOCKS_MS then
     missed[#missed + 1], missed[#missed + 2] = topic, after
@@ -53,6 +58,8 @@ for i = FIRST.topics, ends - 1, SIZE.topics do
   if not stored or after ~= before then moved[#moved + 1], moved[#moved + 2] = topic, string.format('%d', after) end
 end
 if #moved > 0 then redis.call('HSET', KEYS.complete, unpack(moved)) end
+-- A topic that is new later begins when it is new.
+if begun > 0 and #moments > 0 then redis.call('HDEL', KEYS.complete, 'begun') end
 
 local moment, live, filled = 0, unpack(redis.call('HMGET', KEYS.copy, 'live', 'filled'))
 local holds = live and filled and string.find(',' .. filled .. ',', ',' .. live .. ',', 1, true)

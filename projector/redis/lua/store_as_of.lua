@@ -16,6 +16,7 @@
 --         topics; and a list of each topic that was not complete for longer than deletions are kept, and its moment
 
 local CLOCKS_MS = 5000 -- a moment that is so far ahead was not stored by this clock
+local AT_ONCE = 1000 -- positions that are read at once: Lua can unpack some thousand
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -25,11 +26,16 @@ local later = ends + SIZE.ends * ARGV.count
 -- Returns the topics whose positions have not reached these ends, and whether there are any.
 local function behind(from, to)
   local topics, any = {}, false
-  for i = from, to, SIZE.ends do
-    local position = redis.call('HGET', KEYS.copy, ARGV[i].partition)
-    local offset, id = string.match(position or '0 -', '^(%d+) .-(%S+)$')
-    if tonumber(offset) < tonumber(ARGV[i].offset) or id ~= ARGV[i].id then
-      topics[string.match(ARGV[i].partition, '^(.*):')], any = true, true
+  for first = from, to, SIZE.ends * AT_ONCE do
+    local last, fields = math.min(to, first + SIZE.ends * AT_ONCE - 1), {}
+    for i = first, last, SIZE.ends do fields[#fields + 1] = ARGV[i].partition end
+    local positions = redis.call('HMGET', KEYS.copy, unpack(fields))
+    for i = first, last, SIZE.ends do
+      local position = positions[(i - first) / SIZE.ends + 1]
+      local offset, id = string.match(position or '0 -', '^(%d+) .-(%S+)$')
+      if tonumber(offset) < tonumber(ARGV[i].offset) or id ~= ARGV[i].id then
+        topics[string.match(ARGV[i].partition, '^(.*):')], any = true, true
+      end
     end
   end
   return topics, any
@@ -37,9 +43,11 @@ end
 local late, is_late = behind(ends, later - 1)
 local late_for_later = behind(later, #ARGV)
 
-local moments, missed, moved = {}, {}, {}
+local moments, missed, moved, topics = {}, {}, {}, {}
+for i = FIRST.topics, ends - 1, SIZE.topics do topics[#topics + 1] = ARGV[i].topic end
+local of_topics = #topics > 0 and redis.call('HMGET', KEYS.complete, unpack(topics)) or {}
 for i = FIRST.topics, ends - 1, SIZE.topics do
-  local topic, stored = ARGV[i].topic, redis.call('HGET', KEYS.complete, ARGV[i].topic)
+  local topic, stored = ARGV[i].topic, of_topics[(i - FIRST.topics) / SIZE.topics + 1]
   local before, sampled = tonumber(stored or ARGV[i].first), tonumber(ARGV[i].own)
   local after = (before == 0 or before == tonumber(ARGV[i].noted)) and now or before
   if now - after > tonumber(ARGV[i].kept) or after - now > CLOCKS_MS then

@@ -34,10 +34,9 @@ from projector.operate.watch import Watch, metrics_port, watching
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs
-from projector.upkeep.as_of import DataAsOf
 from projector.upkeep.comparison import Comparing
+from projector.upkeep.duty import Duty
 from projector.upkeep.keeper import Keeper
-from projector.upkeep.partitions import Partitions
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
@@ -74,16 +73,16 @@ async def run(settings: ProjectorSettings) -> None:
 async def _work(
     settings: ProjectorSettings, writing: Writing, lines: list[Line], of_jobs: WorkHealth, stop: Stop
 ) -> None:
+    duty = Duty(settings, writing)
     async with asyncio.TaskGroup() as group:
         for line in lines:
             group.create_task(line.run(stop))
         beside = [
             group.create_task(AcceptedRecords(settings, writing.store).keep(stop)),
             group.create_task(dead_letters.keep_clear(writing.store, settings, stop)),
-            group.create_task(Keeper(settings, writing).run(stop)),
-            group.create_task(DataAsOf(settings, writing).run(stop)),
-            group.create_task(Partitions(settings, writing).run(stop)),
-            group.create_task(jobs.run(writing, settings, stop, of_jobs)),
+            group.create_task(Keeper(settings, writing, duty.often).run(stop)),
+            group.create_task(duty.run(stop)),
+            group.create_task(jobs.run(writing, settings, stop, of_jobs, duty.often)),
             group.create_task(Comparing(settings, writing).run(stop)),
         ]
         await stop.wait()

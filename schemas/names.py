@@ -283,6 +283,10 @@ def comparison_lock(subject: str) -> bytes:
     return b"%b:task:compare:%b" % (PREFIX, subject.encode())
 
 
+DUTY_LOCK = b"%b:task:duty" % PREFIX
+"""The lock of the projector that does what one does for all."""
+
+
 def job_lock(verb: str, organization_id: str) -> bytes:
     """Returns the name of a job's lock. It is in the slot of the organization, but is not one of its names."""
     owner = organization(organization_id).removeprefix(PREFIX)

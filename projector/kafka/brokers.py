@@ -4,12 +4,16 @@ aiokafka asks the addresses of the settings when a client starts, and never agai
 all got other addresses, although those of the settings lead there. And a client that starts while they are away finds
 none, although others of this process know brokers that live. `install` replaces its clients with ones that look the
 brokers up again (KIP-899), and that share what they know.
+
+aiokafka decodes each answer field by field in Python, which takes some 20 microseconds for each partition. While
+nothing happens, brokers say the same all the time: such an answer is decoded once.
 """
 
 import asyncio
 import logging
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +26,7 @@ from aiokafka.conn import CloseReason, create_conn
 from aiokafka.consumer import consumer as of_consumer
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
 
 ANSWER_SECONDS = 5.0
 """How long a broker may take to say which brokers there are; if none has said it for so long, they are looked up."""
@@ -32,6 +37,8 @@ _FRESH_SECONDS = 10.0
 _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
 """What aiokafka calls the connection that it keeps if a cluster names no brokers yet."""
 _WITHOUT_TOPICS = MetadataRequest([])
+_REMEMBERED = 8
+"""How many answers of each kind are remembered."""
 _NOT_OF_CONNECTIONS = ("bootstrap_servers", "retry_backoff_ms", "api_version", "loop", "connections_max_idle_ms")
 
 logger = logging.getLogger(__name__)
@@ -56,6 +63,29 @@ _NOBODY = _Named(0.0, None, ())
 def install() -> None:
     """Let all clients of this process ask the brokers that this module says."""
     of_admin.AIOKafkaClient = of_consumer.AIOKafkaClient = _Client
+    for request in (*MetadataRequest._CLASSES, *OffsetRequest._CLASSES):  # noqa: SLF001 - all versions of them
+        decoded_once(request.RESPONSE_TYPE)
+
+
+def decoded_once(response: Any) -> Any:
+    """Let the same bytes be decoded once, as long as they are among the last of this kind. Nobody may change what is
+    decoded. Returns the class.
+    """
+    decode = response.decode
+    latest: OrderedDict[bytes, Any] = OrderedDict()
+
+    def remembered(data: Any) -> Any:
+        answer = data if isinstance(data, bytes) else data.read()
+        decoded = latest.pop(answer, None)
+        if decoded is None:
+            decoded = decode(answer)
+        latest[answer] = decoded
+        if len(latest) > _REMEMBERED:
+            latest.popitem(last=False)
+        return decoded
+
+    response.decode = remembered
+    return response
 
 
 def named(servers: Iterable[str]) -> tuple[Address, ...]:

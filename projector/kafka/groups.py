@@ -58,6 +58,7 @@ class Groups:
     async def _members(self, client: Any, name: str) -> list[Member]:
         if name not in self._coordinators:
             self._coordinators[name] = await client.coordinator_lookup(CoordinationType.GROUP, name)
+        # One group at a time: aiokafka cannot read an answer about several.
         answer = await client.send(self._coordinators[name], DescribeGroupsRequest([name]))
         [(error, _, _, _, _, members, *_)] = answer.groups
         if error:

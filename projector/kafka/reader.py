@@ -290,6 +290,10 @@ class _Fetching:
         self._fetcher.was_interrupted = False
         return found
 
+    async def described(self) -> list[Topic]:
+        """Returns what any broker says about the topics, with their retention. Raises Unavailable."""
+        return await topics.described(self._client, list(self._kinds))
+
     async def topic_ids(self) -> dict[str, str]:
         """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
         return {topic.name: topic.id for topic in await self.present() if topic.id and topic.partitions}

@@ -10,12 +10,13 @@ import asyncio
 import random
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
@@ -28,6 +29,7 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v4, MetadataRequest_v5
 from aiokafka.protocol.types import (
@@ -43,6 +45,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from projector.kafka.brokers import decoded_once
 from projector.kafka.client import client_of, connection, errors, start, topic
 from projector.record import Partition
 from schemas.resources import Kind
@@ -95,34 +98,35 @@ class Topic(NamedTuple):
 
 async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[Topic]:
     """Returns the topics of these kinds, in this order. Raises Unavailable."""
-    names = [topic(settings, kind) for kind in kinds]
     admin = AIOKafkaAdminClient(**connection(settings))
     try:
         await start(admin, settings)
-        async with errors():
-            described = await _metadata(client_of(admin), names)
-        kept = await _retention(admin, names)
+        return await described(client_of(admin), [topic(settings, kind) for kind in kinds])
     finally:
         await admin.close()
-    return _topics(names, described, kept)
 
 
-async def deletions(settings: ProjectorSettings, kinds: Sequence[Kind]) -> dict[str, int]:
-    """Returns for how many ms each topic keeps deletions; Kafka's default if the brokers do not report it. Raises
-    Unavailable.
-    """
-    async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
-        found = await describe(settings, kinds)
-    return {it.name: it.retention.deletions if it.retention else DELETIONS_MS for it in found}
+async def described(client: Any, names: Sequence[str]) -> list[Topic]:
+    """Asks any broker for these topics, with an AIOKafkaClient. Raises Unavailable."""
+    async with errors():
+        answer = await _metadata(client, names)
+    return _topics(tuple(names), answer, await _retention(client, names))
 
 
-def _topics(names: Iterable[str], described: Any, kept: Mapping[str, Retention]) -> list[Topic]:
+def _topics(names: tuple[str, ...], answer: Any, kept: Mapping[str, Retention]) -> list[Topic]:
+    return [found._replace(retention=kept.get(found.name)) for found in _without_retention(names, answer)]
+
+
+@lru_cache(maxsize=8)
+def _without_retention(names: tuple[str, ...], answer: Any) -> tuple[Topic, ...]:
+    """Returns what an answer says. Usually it is the one before (`brokers.decoded_once`)."""
+    described = answer.to_object()
     of_topics = {found["topic"]: found for found in described["topics"]}
     cluster = described.get("cluster_id") or ""
-    return [_topic(name, of_topics.get(name), kept.get(name))._replace(cluster=cluster) for name in names]
+    return tuple(_topic(name, of_topics.get(name), cluster) for name in names)
 
 
-def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
+def _topic(name: str, described: Any, cluster: str) -> Topic:
     error = described["error_code"] if described else UnknownTopicOrPartitionError.errno
     partitions = described["partitions"] if described else ()
     numbers = sorted(partition["partition"] for partition in partitions)
@@ -132,29 +136,37 @@ def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
         allowed=error != TopicAuthorizationFailedError.errno,
         partitions=tuple(Partition(name, number) for number in numbers),
         leaderless=tuple(sorted(it["partition"] for it in partitions if it["leader"] < 0)),
-        retention=retention,
+        retention=None,
         id=described.get("topic_id", "") if described else "",
+        cluster=cluster,
     )
 
 
-async def _retention(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, Retention]:
+async def _retention(client: Any, names: Sequence[str]) -> dict[str, Retention]:
     """Returns how long each topic keeps its records, as far as the brokers report it; embedded ones do not."""
     try:
-        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
-    except (KafkaError, OSError, TimeoutError):
+        request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, name, None) for name in names])
+        answer = await client.send(_any_broker(client), request)
+    except (KafkaError, OSError, TimeoutError, IncompatibleBrokerVersion, NotImplementedError):
         return {}
     found = {}
-    for answer in answers:
-        for error, _, _, name, configs in answer.resources:
-            values = {config[0]: config[1] for config in configs}
-            if not error and "cleanup.policy" in values:  # there are none of a topic that does not exist
-                found[name] = Retention(
-                    values["cleanup.policy"],
-                    int(values["retention.ms"]),
-                    int(values["retention.bytes"]),
-                    int(values.get("delete.retention.ms") or DELETIONS_MS),
-                )
+    for error, _, _, name, configs in answer.resources:
+        values = {config[0]: config[1] for config in configs}
+        if not error and "cleanup.policy" in values:  # there are none of a topic that does not exist
+            found[name] = Retention(
+                values["cleanup.policy"],
+                int(values["retention.ms"]),
+                int(values["retention.bytes"]),
+                int(values.get("delete.retention.ms") or DELETIONS_MS),
+            )
     return found
+
+
+def _any_broker(client: Any) -> Any:
+    node = client.get_random_node()
+    if node is None:
+        raise LeaderNotAvailableError("no broker is known")
+    return node
 
 
 UNKNOWN_EPOCH = -1
@@ -177,6 +189,7 @@ class _Uuid(AbstractType):  # type: ignore[misc]  # aiokafka has no types
         return "" if found == _NO_ID else urlsafe_b64encode(found).decode().rstrip("=")
 
 
+@decoded_once
 class _MetadataResponse_v10(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka names them
     API_KEY = 3
     API_VERSION = 10
@@ -312,8 +325,8 @@ class Fork(NamedTuple):
 async def present(client: Any, names: Collection[str]) -> list[Topic]:
     """Asks any broker for these topics without their retention, with an AIOKafkaClient. Raises Unavailable."""
     async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
-        described = await _metadata(client, names)
-    return _topics(names, described, {})
+        answer = await _metadata(client, names)
+    return _topics(tuple(names), answer, {})
 
 
 async def forks(client: Any, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
@@ -359,7 +372,7 @@ async def _metadata(client: Any, names: Iterable[str]) -> Any:
     known = [broker.nodeId for broker in client.cluster.brokers()]
     for node in random.sample(known, len(known)):
         try:
-            return (await client.send(node, TopicsRequest(names))).to_object()
+            return await client.send(node, TopicsRequest(names))
         except (KafkaConnectionError, NodeNotReadyError) as not_there:
             error = not_there
     raise error

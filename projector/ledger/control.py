@@ -7,6 +7,7 @@ partitions in it, after the writes that they cover (`projector/redis/lua/checkpo
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import chain
 from secrets import token_hex
 from typing import Any, Literal, NamedTuple
@@ -43,6 +44,8 @@ NOTHING_STORED = -1
 """The offset that an advance expects if no position has been stored yet."""
 
 _STORED = 1
+_REMEMBERED, _REMEMBERED_STATES = 4_096, 16
+"""How many positions, partitions and states are parsed only once: most are the same at the next reading."""
 
 NO_ID = "-"
 """In place of the id of a topic that is not known."""
@@ -64,6 +67,7 @@ class Position(msgspec.Struct, frozen=True):
     topic_id: str = ""
 
     @classmethod
+    @lru_cache(maxsize=_REMEMBERED)
     def parse(cls, value: bytes) -> "Position":
         """Raises ValueError if the value is none of this layout."""
         match value.decode().split(" "):
@@ -273,17 +277,21 @@ class Copy(msgspec.Struct, frozen=True):
         positions = {}
         for name, value in fields.items():
             if name not in _OWN_FIELDS:
-                topic, _, number = name.rpartition(":")
-                positions[Partition(topic, int(number))] = Position.parse(value)
+                positions[_partition(name)] = Position.parse(value)
         return cls(
             stamp=Stamp(fields[control.STAMP].decode()),
-            state=replace(msgspec.json.decode(fields[control.STATE], type=State), slots=fields[control.SLOTS].decode()),
+            state=_state(fields[control.STATE], fields[control.SLOTS].decode()),
             incarnation=fields[control.INCARNATION].decode(),
             filling=parse_generations(fields[control.FILLING]),
             filled=parse_generations(fields[control.FILLED]),
             swept=parse_generations(fields[control.SWEPT]),
             positions=positions,
         )
+
+    def changing_fields(self) -> list[bytes]:
+        """Returns the stamp and the fields that describe the shard, in the order of this class, as Redis has them."""
+        generations = (format_generations(each) for each in (self.filling, self.filled, self.swept))
+        return [field.encode() for field in (self.stamp.text, self.incarnation, *generations)]
 
     @property
     def serves(self) -> bool:
@@ -294,6 +302,17 @@ class Copy(msgspec.Struct, frozen=True):
     def unfilled(self) -> Generations:
         """The generations that the lines are filling in this shard."""
         return tuple(each for each in self.filling if each in self.state.written and each not in self.filled)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _partition(name: str) -> Partition:
+    topic, _, number = name.rpartition(":")
+    return Partition(topic, int(number))
+
+
+@lru_cache(maxsize=_REMEMBERED_STATES)
+def _state(stored: bytes, slots: str) -> State:
+    return replace(msgspec.json.decode(stored, type=State), slots=slots)
 
 
 class ControlRecord(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ a copy of the positions, so that a shard that loses writes loses its positions t
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -36,7 +37,7 @@ from projector.redis.calls import Generations
 from projector.redis.scripts import AdvanceRow, RewindRow
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import GenerationId, Stamp, number_of
+from schemas.control import INCARNATION, STAMP, GenerationId, Stamp, number_of
 from schemas.heartbeat import StandingBy
 
 
@@ -108,6 +109,8 @@ class Sessions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen = Stamp("")
+        self._latest: ControlRecord | None = None
+        self._looked_at = 0.0
         self._open: dict[object, Stamp] = {}
 
     @property
@@ -115,9 +118,17 @@ class Sessions:
         """The oldest control record that this program may still write under."""
         return min(self._open.values(), default=self._seen)
 
-    async def look(self) -> ControlRecord:
-        """Read and repair the control record, as every program that writes does once a second."""
-        record = await copies.current(self._store)
+    async def look(self, within: float = 0.0) -> ControlRecord:
+        """Returns the control record, as every program that writes sees and repairs it once a second. Its positions may
+        be those of an earlier look. A look of the last seconds, `within`, is not repeated.
+        """
+        if self._latest and time.monotonic() - self._looked_at < within:
+            return self._latest
+        known = self._latest and await copies.glance(self._store, self._latest)
+        return self._looked(known or await copies.current(self._store))
+
+    def _looked(self, record: ControlRecord) -> ControlRecord:
+        self._latest, self._looked_at = record, time.monotonic()
         # A new lineage begins a new history: what was seen of the former one says nothing about it.
         is_same = self._seen.lineage == record.stamp.lineage
         self._seen = max(self._seen, record.stamp) if is_same else record.stamp
@@ -155,7 +166,7 @@ class Sessions:
         self._open[opening] = self.acknowledged
         try:
             opened = self._store.connections_opened
-            record = await self.look()
+            record = self._looked(await copies.current(self._store))
             if check:
                 check(record)
             session = Session(self._store, opened, record, generations or record.state.written, self._open)
@@ -285,14 +296,21 @@ class Ledger:
         """Compare with what Redis holds. Returns None if nothing has changed since the session was opened, except that
         positions may be higher.
         """
-        record = await copies.read(self._store)
-        if record is None or not session.is_of(record):
+        fields = [names.position(*partition) for partition in known]
+        of_copies, positions = [], []
+        for tag in session.incarnations:
+            copy, ledger = names.copy(names.CONTROL, tag), self._positions_key(tag)
+            of_copies.append((b"HMGET", copy, STAMP, INCARNATION, *(fields if ledger == copy else ())))
+            positions += [(b"HMGET", ledger, *fields)] if fields and ledger != copy else []
+        replies = await self._store.ask([*of_copies, *positions])
+        expected = [[session.stamp.text.encode(), it.encode()] for it in session.incarnations.values()]
+        if [reply[:2] for reply in replies[: len(of_copies)]] != expected:
             return ControlChanged()
-        stored = await self.positions(record, list(known))
+        rows = replies[len(of_copies) :] or [reply[2:] for reply in replies]
         lower = [
-            names.position(*partition)
-            for partition, position in stored.items()
-            if (position.offset if position else NOTHING_STORED) < known[partition]
+            field
+            for field, offset, *stored in zip(fields, known.values(), *rows, strict=True)
+            if any((Position.parse(value).offset if value else NOTHING_STORED) < offset for value in stored)
         ]
         return control.WentBack(lower) if lower else None
 

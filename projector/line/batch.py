@@ -39,7 +39,7 @@ from projector.mapping import DeleteDocument, Intent, PutDocument, PutLead
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record, is_entity_key
 from projector.redis import calls
-from projector.redis.apply import Applied, apply
+from projector.redis.apply import Applied, FanOuts, apply
 from projector.redis.calls import Generations, groups
 from projector.redis.store import Store
 from schemas.faults import Fault
@@ -49,6 +49,7 @@ from schemas.layouts import HISTORY_BIT, RECORD_TIME, STATE_TOMBSTONE, VERSION, 
 from schemas.resources import RESOURCES, Resource
 
 _BATCH_SECONDS = 0.02
+_FAN_OUT_SECONDS = 0.005
 """How long a batch takes in further polls, and waits for them: each record is written at once, and visible from then
 on, but a checkpoint for every few of them would take as long as to write them."""
 WINDOW = 1000
@@ -143,6 +144,8 @@ class Batch:
         self.last: dict[Partition, Record] = {}
         """The last record of each partition."""
         self.applied = Applied()
+        self.fan_outs = FanOuts()
+        """Those that have to be made before a checkpoint covers the batch."""
         self.dead_letters: list[DeadLetter] = []
         self.stopped: LineStopped | None = None
         self.freshness: float | None = None
@@ -220,7 +223,14 @@ class Batch:
                 await pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
                     self.applied.add(await in_flight.popleft())
-                applying = apply(store, intents, session.generations, fence=session, max_documents=pace.max_documents)
+                applying = apply(
+                    store,
+                    intents,
+                    session.generations,
+                    fence=session,
+                    max_documents=pace.max_documents,
+                    fan_outs=self.fan_outs,
+                )
                 in_flight.append(asyncio.create_task(applying))
                 # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
                 # loop, so after a slice that took long the other line has some time for itself.
@@ -240,6 +250,17 @@ class Batch:
         if oldest is not None:
             self.freshness = max(self.freshness or 0.0, time.time() - oldest / 1000)
         return self.applied.stale - self.applied.repeated - stale_before
+
+    async def fan_out(self, session: Session, store: Store) -> bool:
+        """Make some steps of the fan-outs, for a few milliseconds. Returns whether any lead was written. Raises
+        Unavailable.
+        """
+        before, until = self.applied.respliced, time.monotonic() + _FAN_OUT_SECONDS
+        while self.fan_outs:
+            self.applied.respliced += await self.fan_outs.step(store, session.generations, session)
+            if time.monotonic() > until:
+                break
+        return self.applied.respliced > before
 
     def _stop(
         self, stopped: LineStopped, polled: Mapping[Partition, list[Record]], until: float

@@ -79,6 +79,12 @@ class Line:
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
         """The bad records that an operator has accepted: they become dead letters as well, and never halt the line."""
+        self._fanning_out: Batch | None = None
+        """What was written, and is covered as soon as its fan-outs have ended."""
+        self._filling: Batch | None = None
+        """What was written since then. Its fan-outs begin after those before: changes of one contact share them."""
+        self._round = 0
+        """The round of the positions that both belong to."""
         # If most of the last poll was stale, asking Redis first is cheaper than decoding the records again.
         self._mostly_stale = False
         self._checked_at = 0.0
@@ -153,32 +159,76 @@ class Line:
                 difference.text,
                 extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
             )
-        polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
-        if await self._start_over_if_history_was_lost(polled, {}):
+        self._forget_former_batches()
+        wait = 0.0 if self._fanning_out or self._filling else _POLL_SECONDS
+        polled = await self._source.poll(self._batch_records, wait)
+        if await self._start_over_if_history_was_lost(polled, self._uncovered_ends()):
             return
-        async with self._covering:  # a revocation waits until the batch is covered
+        async with self._covering:  # a revocation waits until the batch is covered, or for one step of its fan-outs
+            if self._forget_former_batches():
+                return  # Kafka has revoked partitions meanwhile, and these records are read again
             if polled:
                 await self._project(polled)
+            await self._cover_what_is_complete()
         self.health.alive()
         await self._check_every_second()
 
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
-        """Map these records and those of the next milliseconds, write them, and store the positions after all of them.
-        Whatever fails before that, no position covers them, and all of them are read again.
+        """Map these records and those of the next milliseconds, and write them. While fan-outs last, they are added to
+        what was written since those began. Whatever fails before a position covers them, all of them are read again.
         """
-        batch = Batch(self._guard.fork(), self._accepted.find, self._batch_records)
+        guard = self._fanning_out.guard if self._fanning_out else self._guard
+        batch = self._filling or Batch(guard.fork(), self._accepted.find, self._batch_records)
         while polled:
+            counted = len(batch.counted)
             await self._write(polled, batch)
             # What is accepted was learned when the line began to read a partition, and an operator may have accepted
             # some of these records since: then the batch is read again, and does not count them.
-            if await self._accepted.include_any(batch.counted):
+            if await self._accepted.include_any(batch.counted[counted:]):
                 self._positions.reset()
                 return
-            if not batch.takes_more:
+            if self._fanning_out or not batch.takes_more:
                 break
             polled = await self._source.more(batch.left, batch.wait)
             if await self._start_over_if_history_was_lost(polled, batch.ends()):
                 return
+        self._filling = batch
+
+    async def _cover_what_is_complete(self) -> None:
+        """Make a few steps of the fan-outs that are due, and store the positions after what needs no more of them.
+
+        Records of other organizations come between two steps, and do not wait for a contact with very many leads. What
+        they change is visible at once, and covered later.
+        """
+        self._forget_former_batches()
+        if self._fanning_out is None:
+            self._fanning_out, self._filling = self._filling, None
+        batch = self._fanning_out
+        if batch is None:
+            return
+        if batch.fan_outs and await batch.fan_out(self._positions.session, self._store):
+            self.health.advanced()
+        if not batch.fan_outs:
+            self._fanning_out = None
+            await self._cover(batch)
+
+    def _forget_former_batches(self) -> bool:
+        """Forget what was written before the line returned to the stored positions: it is read again. Returns whether
+        the line has returned to them since the last call.
+        """
+        if self._round == self._positions.round:
+            return False
+        self._round = self._positions.round
+        self._fanning_out = self._filling = None
+        return True
+
+    def _uncovered_ends(self) -> dict[Partition, int]:
+        """Returns the offsets behind what was written and is not covered."""
+        batches = (self._fanning_out, self._filling)
+        return {partition: end for batch in batches if batch for partition, end in batch.ends().items()}
+
+    async def _cover(self, batch: Batch) -> None:
+        """Store the positions after a batch."""
         dead_letters = await without_deleted(self._store, batch.dead_letters)
         if self._act_on(await self._positions.cover(batch.advances(self._positions.offsets), dead_letters)):
             self._guard = batch.guard
@@ -223,7 +273,8 @@ class Line:
             if self._positions.are_of_former_topics(topic_ids):
                 self._positions.reset()
                 return
-            self._act_on(await self._positions.pass_markers(readable_ends))
+            if not self._fanning_out and not self._filling:
+                self._act_on(await self._positions.pass_markers(readable_ends))
             if self._positions.are_at(readable_ends):
                 self.health.advanced()
         now = time.monotonic()

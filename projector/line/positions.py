@@ -60,6 +60,9 @@ class Positions:
         self._jumped: dict[Partition, int] = {}
         """The first offset of each partition of which it was noted that records before it were never read."""
         self.offsets: dict[Partition, int] = {}
+        self.round = 0
+        """Another one after each return to the stored positions: what was written before, and is not covered, is read
+        again."""
 
     @property
     def session(self) -> Session:
@@ -89,6 +92,10 @@ class Positions:
         unpositioned = self._source.unpositioned()
         if not unpositioned:
             return
+        # What was written of other partitions, and is not covered, is read again as well.
+        self._source.reset(self._source.assigned())
+        self._forget()
+        unpositioned = self._source.unpositioned()
         session = self.session
         stored = await self._ledger.positions(session.record, unpositioned)
         known = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
@@ -111,7 +118,7 @@ class Positions:
         if before:
             before.close()
             if not before.is_of(session.record):
-                self.offsets.clear()
+                self._forget()
                 self._source.reset(self._source.assigned())
         self._session = session
 
@@ -312,14 +319,18 @@ class Positions:
     async def release(self) -> None:
         """Commit, then forget all partitions: they are about to be revoked."""
         await self.commit()
-        self.offsets.clear()
+        self._forget()
         self._uncommitted.clear()
 
     def reset(self) -> None:
         """Read nothing more until the next `ensure_positioned`, which returns to the stored positions."""
-        self.offsets.clear()
+        self._forget()
         self.end()
         self._source.reset(self._source.assigned())
+
+    def _forget(self) -> None:
+        self.offsets.clear()
+        self.round += 1
 
     def end(self) -> None:
         """Close the session: nothing more is written in it."""

@@ -20,7 +20,7 @@ from projector.errors import ProjectorError, Unavailable
 from projector.kafka.ends import USUAL_SECONDS
 from projector.kafka.groups import Member
 from projector.kafka.reader import Reader
-from projector.kafka.topics import Topic, describe
+from projector.kafka.topics import Topic
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import Break, ControlRecord, Position
 from projector.ledger.writers import Writer
@@ -40,6 +40,8 @@ _SECONDS = 5.0
 _OLDEST_SECONDS = 2.0
 _TOPICS_SECONDS = 6.0
 """How often the topics and their retention are read again."""
+_LAYOUTS_SECONDS = 60.0
+"""How often data of other layouts are looked for."""
 _HEARTBEAT_SECONDS = 2.5
 """How long a projector may take to say in its heartbeat that it is a new member of a consumer group."""
 _FORMER_MS = 120_000
@@ -282,6 +284,7 @@ class Observer:
         self._patience = patience
         self._reader: Reader | None = None
         self._topics: tuple[float, list[Topic]] | None = None
+        self._layouts: tuple[float, list[int]] | None = None
         self._first_times: dict[tuple[Partition, int], int] = {}
         self._transactions: dict[tuple[Partition, int], tuple[float, float, int]] = {}
         """For each transaction that was open when Kafka was asked last, by the offset of its first record: when it was
@@ -342,7 +345,7 @@ class Observer:
     async def _read_kafka(self, reader: Reader) -> KafkaPart:
         now = time.monotonic()
         if self._topics is None or now - self._topics[0] > _TOPICS_SECONDS:
-            self._topics = now, await describe(self._settings, KINDS)
+            self._topics = now, await reader.described()
         topics = self._topics[1]
         served = [it for topic in topics for it in topic.partitions if it.partition not in topic.leaderless]
         return KafkaPart(topics, await reader.whole_range(served), await reader.members())
@@ -369,7 +372,7 @@ class Observer:
             memories,
             await writers.read(store),
             servers,
-            await copies.other_layouts(store),
+            await self._other_layouts(),
             await of_access(store, self._settings, dead_letters),
             await of_newest(store, self._settings, record.state.live, dead_letters) if record else [],
             await late_versions.current(store, record.state.live) if record else LateVersions(),
@@ -377,6 +380,13 @@ class Observer:
             max((it for it in await store.clocks() if it.differ), key=lambda it: it.apart_ms, default=None),
             await copies.as_of(store, record) if record else None,
         )
+
+    async def _other_layouts(self) -> list[int]:
+        """Returns what was found within the last minute: another layout seldom comes or goes."""
+        now = time.monotonic()
+        if self._layouts is None or now - self._layouts[0] > _LAYOUTS_SECONDS:
+            self._layouts = now, await copies.other_layouts(self._store)
+        return self._layouts[1]
 
     async def _with_silent_shards(self, why: str) -> str:
         """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""

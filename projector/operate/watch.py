@@ -39,6 +39,8 @@ from schemas.settings import ProjectorSettings
 
 _NAN = float("nan")
 _EVERY_SECONDS = 2.0
+_OFTEN, _MOST_SELDOM = 4, 4
+"""Up to this number, each projector observes so often; with more it waits longer, at most so many times as long."""
 _PATIENCE_SECONDS = 5.0
 _OBSERVATION_LASTS_SECONDS = 20.0
 _PULSE_SECONDS = 1.0
@@ -136,13 +138,14 @@ class Watch(Collector):
         yield family(metrics.LINE_STANDING_BY, {name: isinstance(it, StandingBy) for name, it in troubles.items()})
 
     async def run(self, stop: Stop) -> None:
-        """Observe every two seconds until `stop` is set."""
+        """Observe every two seconds until `stop` is set; less often if there are many projectors."""
         store = Store(self._settings)
         observer = Observer(store, self._settings, _PATIENCE_SECONDS)
         try:
             while not stop.is_set():
-                self._take(await observer.observe(), time.monotonic())
-                await stop.sleep(_EVERY_SECONDS)
+                found = await observer.observe()
+                self._take(found, time.monotonic())
+                await stop.sleep(_pause(found))
         finally:
             await observer.close()
             await store.close()
@@ -168,6 +171,12 @@ class Watch(Collector):
         for it in {self._logged[name] for name in self._logged.keys() - now.keys()}:
             logger.info("no longer a problem: %s", say(it), extra={"problem": it.label})
         self._logged = now
+
+
+def _pause(found: Observation) -> float:
+    """Returns for how many seconds nothing is observed. Many projectors see the same, so each looks less often."""
+    living = len(found.redis.living) if found.redis else 0
+    return _EVERY_SECONDS * min(max(1.0, living / _OFTEN), _MOST_SELDOM)
 
 
 def _parts(found: Observation) -> Iterator[Metric]:

@@ -1,12 +1,13 @@
 """Carries out intents: writes them, and does what the replies require.
 
-The leads of a changed contact get its new summary (a fan-out in batches, with at most about 100 leads per call). A lead
-that has moved is removed from the index of its former contact. An API key whose hash has changed is written with both
-records. A deleted or recreated organization becomes a job. A record that was published behind a newer one of its entity
-is noted (`projector/redis/late_versions.py`). All of this is safe to repeat at any time.
+The leads of a changed contact get its new summary (a fan-out in steps, with at most about 100 leads per call): the one
+that is stored then. So however many changes of a contact there are, they cost one fan-out. A lead that has moved is
+removed from the index of its former contact. An API key whose hash has changed is written with both records. A deleted
+or recreated organization becomes a job. A record that was published behind a newer one of its entity is noted
+(`projector/redis/late_versions.py`). All of this is safe to repeat at any time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, assert_never, cast
 
 import msgspec
@@ -34,8 +35,53 @@ from schemas.resources import CONTACT, LEAD
 _WRITTEN, _ORGANIZATION_DELETED, _REPEATED = (b"%d" % code for code in (WRITTEN, ORGANIZATION_DELETED, REPEATED))
 _BEHIND = tuple(b"%d" % code for code in (OLDER, REUSED, REPEATED))
 _OF_KEYS = {PutApiKey, DeleteApiKey}
+_STEP_LEADS = 3 * MAX_LEADS
+"""At most so many leads are written in a step of the fan-outs; of a single contact, as many as a script returns."""
 _CODE = ERASE_DUE - 1
 """The bits of a code in the reply about an organization."""
+
+
+class FanOuts:
+    """The fan-outs that are due: for each contact, leads that may show another summary than its present one."""
+
+    def __init__(self) -> None:
+        self._leads: dict[tuple[str, str], dict[bytes, None]] = {}
+        """By organization and contact; short ids, each once."""
+
+    def __bool__(self) -> bool:
+        return bool(self._leads)
+
+    def add(self, contacts: Sequence[PutOrDelete], reply: list[Any]) -> None:
+        """Add the leads in the reply of the script for these contacts."""
+        for number, lead_id in _pairs(reply):
+            contact = contacts[number]
+            self._leads.setdefault((contact.organization_id, contact.id), {})[lead_id] = None
+
+    async def step(self, store: Store, generations: Generations, fence: Fence | None) -> int:
+        """Put the present summaries into some leads. A contact that has more of them comes after all others then.
+        Returns how many leads were written. Raises Unavailable.
+        """
+        fans: list[Fan] = []
+        most = _STEP_LEADS
+        for (organization_id, contact_id), lead_ids in self._leads.items():
+            if fans and len(lead_ids) > most:
+                break
+            fans.append(Fan(organization_id, contact_id, list(lead_ids)))
+            most -= len(lead_ids)
+        replies = await store.run(
+            list(calls.resplices(fans, generations, clustered=await store.clustered())), fence=fence
+        )
+        # If a contact had less than a full batch, and every call did all, it has no other leads to update.
+        cut_off = min(replies) < 0
+        left = [fan for fan in fans if cut_off or len(fan.lead_ids) >= MAX_LEADS]
+        asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in left]
+        pending = await store.run(asks, fence=fence) if asks else []
+        for fan in fans:
+            del self._leads[fan.organization_id, fan.contact_id]
+        for fan, lead_ids in zip(left, pending, strict=True):
+            if lead_ids:
+                self._leads[fan.organization_id, fan.contact_id] = dict.fromkeys(lead_ids)
+        return sum(reply if reply >= 0 else -1 - reply for reply in replies)
 
 
 class Applied(msgspec.Struct):
@@ -73,6 +119,7 @@ async def apply(
     fence: Fence | None = None,
     overwrite_equal: bool = False,
     max_documents: int = calls.MAX_DOCUMENTS,
+    fan_outs: FanOuts | None = None,
 ) -> Applied:
     """Write the intents, in any order, in all these generations, and do what the replies require. Raises Unavailable,
     and is then safe to call again.
@@ -81,12 +128,16 @@ async def apply(
 
     A script call contains at most `max_documents` documents. With `overwrite_equal`, a document or API key is also
     written if the stored one was written by the same event.
+
+    With `fan_outs`, the fan-outs that become due are added to them, and the caller has to make all their steps.
     """
     if not intents:
         return Applied()
-    applied = Applied()
+    applied, due = Applied(), FanOuts() if fan_outs is None else fan_outs
     for some in _parts(intents):
-        applied.add(await _apply(store, some, generations, fence, overwrite_equal, max_documents))
+        applied.add(await _apply(store, some, generations, fence, overwrite_equal, max_documents, due))
+    while due and fan_outs is None:
+        applied.respliced += await due.step(store, generations, fence)
     return applied
 
 
@@ -97,6 +148,7 @@ async def _apply(
     fence: Fence | None,
     overwrite_equal: bool,
     max_documents: int,
+    fan_outs: FanOuts,
 ) -> Applied:
     clustered = await store.clustered()
     wanted = list(
@@ -111,7 +163,6 @@ async def _apply(
     replies = await store.run([call.command for call in wanted], fence=fence)
     applied = Applied()
     moves: list[Command] = []
-    fans: list[Fan] = []
     jobs: list[str] = []
     behind: list[Behind] = []
     for call, reply in zip(wanted, replies, strict=True):
@@ -121,7 +172,7 @@ async def _apply(
                 if first.resource is LEAD:
                     moves += _moves(documents, reply, generations)
                 elif first.resource is CONTACT:
-                    fans += _fans(documents, reply)
+                    fan_outs.add(documents, reply)
                 applied.count(reply[0])
                 behind += _behind(documents, reply[0])
             case PutApiKey() | DeleteApiKey() as key:
@@ -142,27 +193,7 @@ async def _apply(
         await store.add_jobs(jobs)
     if moves:
         await store.run(moves, fence=fence)
-    applied.respliced = await _fan_out(store, fans, generations, fence)
     return applied
-
-
-async def _fan_out(store: Store, fans: list[Fan], generations: Generations, fence: Fence | None) -> int:
-    """Put the new summaries into leads, a batch per contact and round. Returns how many leads were written."""
-    written = 0
-    clustered = await store.clustered()
-    while fans:
-        resplices = list(calls.resplices(fans, generations, clustered=clustered))
-        replies = await store.run(resplices, fence=fence)
-        written += sum(reply if reply >= 0 else -1 - reply for reply in replies)
-        # If a contact had less than a full batch, and every call did all, it has no other leads to update.
-        cut_off = min(replies) < 0
-        fans = [fan for fan in fans if cut_off or len(fan.lead_ids) >= MAX_LEADS]
-        if fans:
-            asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
-            for fan, ids in zip(fans, await store.run(asks, fence=fence), strict=True):
-                fan.lead_ids = ids
-            fans = [fan for fan in fans if fan.lead_ids]
-    return written
 
 
 async def _finish_api_key(
@@ -204,15 +235,6 @@ def _moves(leads: Sequence[PutOrDelete], reply: list[Any], generations: Generati
     for number, contact_id in _pairs(reply):
         if UUID_BYTES.fullmatch(contact_id):  # otherwise the stored lead was corrupted
             yield calls.leave_contact(leads[number], contact_id.decode(), generations)
-
-
-def _fans(contacts: Sequence[PutOrDelete], reply: list[Any]) -> Iterable[Fan]:
-    fans: dict[int, Fan] = {}
-    for number, lead_id in _pairs(reply):
-        contact = contacts[number]
-        fan = fans.setdefault(number, Fan(contact.organization_id, contact.id, []))
-        fan.lead_ids.append(lead_id)
-    return fans.values()
 
 
 def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:

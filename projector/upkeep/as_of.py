@@ -16,12 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.kafka.reader import Reader
+from projector.kafka.topics import Topic
 from projector.ledger import breaks
 from projector.ledger.control import NO_ID, ControlRecord
 from projector.ledger.writers import Writing
@@ -52,6 +54,13 @@ class _Sample(Struct, frozen=True):
         return list(chain(*self.ends.values()))
 
 
+class Seen(NamedTuple):
+    """What Kafka has said last: the id of the cluster, empty if it is not known, and the topics."""
+
+    cluster: str
+    topics: Sequence[Topic]
+
+
 class DataAsOf:
     """Takes samples in a projector, and stores each one in the shards that have reached it."""
 
@@ -62,6 +71,8 @@ class DataAsOf:
         self._writing = writing
         self._reader: Reader | None = None
         self._complete = Completeness(settings, writing.store)
+        self.seen: Seen | None = None
+        """None if Kafka could not be asked last."""
         self._latest: _Sample | None = None
         self._waiting: dict[bytes, _Sample] = {}
         """The sample that each shard has not reached yet. A later one would move away from it while changes arrive."""
@@ -79,11 +90,14 @@ class DataAsOf:
         record = await self._writing.sessions.look()
         moment = await self._store(record)
         self._latest = None
-        if moment is None:
-            return
         try:
-            ends = await self._ends(record)
-            await self._complete.read_retention()
+            reader = await self._started()
+            topics = await reader.present()
+            self.seen = Seen(reader.cluster, topics)
+            if moment is None:
+                return
+            ends = await _ends(reader, topics, record)
+            await self._complete.read_retention(reader)
         except Unavailable:
             await self._close()  # its connections may be broken
             raise
@@ -139,28 +153,32 @@ class DataAsOf:
             ends=[*needed, *later],
         )
 
-    async def _ends(self, record: ControlRecord) -> dict[str, list[EndRow]] | None:
-        """Returns the end offsets of all partitions that had records, by topic; None if a partition cannot be read, or
-        if another cluster answers.
-        """
+    async def _started(self) -> Reader:
         if self._reader is None:
-            self._reader = Reader(self._settings, KINDS)
-            await self._reader.start()
-        topics = await self._reader.present()
-        if record.state.cluster and self._reader.cluster not in ("", record.state.cluster):
-            return None
-        if any(topic.leaderless or not topic.partitions for topic in topics):
-            return None
-        ends = await self._reader.end_offsets([partition for topic in topics for partition in topic.partitions])
-        return {
-            topic.name: [
-                EndRow(names.position(*at), end, topic.id or NO_ID) for at in topic.partitions if (end := ends[at])
-            ]
-            for topic in topics
-        }
+            reader = Reader(self._settings, KINDS)
+            await reader.start()
+            self._reader = reader
+        return self._reader
 
     async def _close(self) -> None:
-        reader, self._reader = self._reader, None
+        reader, self._reader, self.seen = self._reader, None, None
         if reader:
             with suppress(Unavailable):
                 await reader.stop()
+
+
+async def _ends(reader: Reader, topics: Sequence[Topic], record: ControlRecord) -> dict[str, list[EndRow]] | None:
+    """Returns the end offsets of all partitions that had records, by topic; None if a partition cannot be read, or if
+    another cluster answers.
+    """
+    if record.state.cluster and reader.cluster not in ("", record.state.cluster):
+        return None
+    if any(topic.leaderless or not topic.partitions for topic in topics):
+        return None
+    ends = await reader.end_offsets([partition for topic in topics for partition in topic.partitions])
+    return {
+        topic.name: [
+            EndRow(names.position(*at), end, topic.id or NO_ID) for at in topic.partitions if (end := ends[at])
+        ]
+        for topic in topics
+    }

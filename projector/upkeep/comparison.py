@@ -91,9 +91,10 @@ class _Work:
     async def _turn(self) -> None:
         if time.monotonic() < self._not_before:
             return
-        record = await copies.read(self._store)
-        if record is None or not any(it.unverified for it in record.state.breaks):
+        record = await self._writing.sessions.look(_PAUSE_SECONDS)
+        if not any(it.unverified for it in record.state.breaks):
             return
+        record = await copies.require(self._store)  # with the positions of now
         compared = _due(record, self._subject)
         raised = [it for it in self._raised(record) if not compared]
         if not compared and not raised:

@@ -13,8 +13,9 @@ import logging
 import time
 from collections.abc import Mapping
 
-from projector.kafka import topics
 from projector.kafka.client import topic
+from projector.kafka.reader import Reader
+from projector.kafka.topics import DELETIONS_MS
 from projector.ledger import breaks
 from projector.ledger.control import Break, ControlRecord
 from projector.redis.scripts import CompleteRow
@@ -41,7 +42,6 @@ class Completeness:
     """What a projector knows of the topics whose deletions it has to read in time."""
 
     def __init__(self, settings: ProjectorSettings, store: Store) -> None:
-        self._settings = settings
         self._store = store
         self._topics = [topic(settings, kind) for kind in KINDS]
         self._kept: Mapping[str, int] | None = None
@@ -51,11 +51,13 @@ class Completeness:
         """The moments with which a shard begins that has none."""
         self._noted: Missed = {}
 
-    async def read_retention(self) -> None:
+    async def read_retention(self, reader: Reader) -> None:
         """Read for how long Kafka keeps deletions, now and then. Raises Unavailable."""
         now = time.monotonic()
         if self._kept is None or now - self._read_at > _READ_SECONDS:
-            self._kept, self._read_at = await topics.deletions(self._settings, KINDS), now
+            described = await reader.described()
+            self._kept = {it.name: it.retention.deletions if it.retention else DELETIONS_MS for it in described}
+            self._read_at = now
 
     async def rows(self, record: ControlRecord) -> dict[bytes, list[CompleteRow]]:
         """Returns what the script compares in the shard of each copy; nothing until the retention is known. Raises

@@ -2,7 +2,7 @@
 
 Redis counts them, from 0 after each start. What is stored beside each copy of the control record is how many of them
 were noted (`projector/redis/lua/note_evictions.lua`): so they are noticed whenever a projector looks, also after the
-policy was corrected.
+policy was corrected. The projector that has the duty looks (`projector/upkeep/duty.py`).
 """
 
 import logging

@@ -13,7 +13,7 @@ emptied. In both cases the job runs again.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from os import getpid
 from secrets import token_hex
@@ -58,18 +58,22 @@ class Lock(msgspec.Struct, frozen=True):
     holder: bytes
     replication_epoch: int
     """That of the store when the lock was taken: writes from before a restart or failover of Redis may be missing."""
+    lost: Stop
+    """Set as soon as another process may hold it."""
 
 
 @asynccontextmanager
-async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
-    """Hold the lock of this name until the block ends. Yields None if another process holds it. Raises Unavailable."""
+async def locked(store: Store, key: bytes, seconds: int = _LOCK_SECONDS) -> AsyncIterator[Lock | None]:
+    """Hold the lock of this name until the block ends; if this process dies, for so many seconds. Yields None if
+    another process holds it. Raises Unavailable.
+    """
     holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
-    [is_taken] = await store.run([take_lock(lock=key, holder=holder, seconds=_LOCK_SECONDS)])
+    [is_taken] = await store.run([take_lock(lock=key, holder=holder, seconds=seconds)])
     if not is_taken:
         yield None
         return
-    lock, ended = Lock(key, holder, store.replication_epoch), Stop()
-    renewing = asyncio.create_task(_renew(store, lock, ended))
+    lock, ended = Lock(key, holder, store.replication_epoch, Stop()), Stop()
+    renewing = asyncio.create_task(_renew(store, lock, ended, seconds))
     try:
         yield lock
     finally:
@@ -79,25 +83,34 @@ async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
         await _expire(store, lock, 0)
 
 
-async def _renew(store: Store, lock: Lock, ended: Stop) -> None:
+async def _renew(store: Store, lock: Lock, ended: Stop, seconds: int) -> None:
     while not ended.is_set():
-        await ended.sleep(_RENEW_SECONDS)
+        await ended.sleep(min(_RENEW_SECONDS, seconds / 3))
         if not ended.is_set():
             with suppress(Unavailable):
-                await _expire(store, lock, _LOCK_SECONDS)
+                if not await _expire(store, lock, seconds):
+                    lock.lost.set()
 
 
-async def _expire(store: Store, lock: Lock, seconds: int) -> None:
-    """Let the lock expire in this time if it is still ours; 0 releases it."""
-    await store.run([expire_lock(lock=lock.key, holder=lock.holder, seconds=seconds)])
+async def _expire(store: Store, lock: Lock, seconds: int) -> bool:
+    """Let the lock expire in this time if it is still ours; 0 releases it. Returns whether it was ours."""
+    [is_ours] = await store.run([expire_lock(lock=lock.key, holder=lock.holder, seconds=seconds)])
+    return bool(is_ours)
 
 
-async def run(writing: Writing, settings: ProjectorSettings, stop: Stop, health: WorkHealth) -> None:
-    """Run all jobs once a second, until `stop` is set. Retries while Redis or Kafka is unavailable; `health` is told.
+async def run(
+    writing: Writing,
+    settings: ProjectorSettings,
+    stop: Stop,
+    health: WorkHealth,
+    often: Callable[[float], float] = float,
+) -> None:
+    """Run all jobs once a second, or as `often` says (`Duty.often`), until `stop` is set. Retries while Redis or Kafka
+    is unavailable; `health` is told.
 
     A job may take long, so nothing else waits for it: neither records nor the upkeep.
     """
-    await repeat("the run of jobs", lambda: run_all(writing, settings), stop, lambda: _PAUSE_SECONDS, health)
+    await repeat("the run of jobs", lambda: run_all(writing, settings), stop, lambda: often(_PAUSE_SECONDS), health)
 
 
 async def run_all(writing: Writing, settings: ProjectorSettings) -> None:

@@ -1,27 +1,27 @@
-"""The upkeep of a projector beside its lines: once a second it notes which shards are complete and what was evicted,
-finishes drops and logs warnings.
+"""The upkeep of a projector beside its lines: once a second it notes which shards are complete, finishes drops and logs
+warnings. What one projector does for all is in `projector/upkeep/duty.py`.
 """
 
 import logging
 import time
+from collections.abc import Callable
 
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, history, writers
+from projector.ledger import copies, history
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
 from projector.rebuild import generations
 from projector.record import Partition
 from projector.stop import Stop, repeat
-from projector.upkeep.evictions import Evictions
 from schemas.control import GenerationId, number_of
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 1.0
 _SHORT_PAUSE_SECONDS = 0.1  # while readers wait for a shard to be filled
-_WARN_SECONDS = 60.0
+_WARN_SECONDS, _MEASURE_SECONDS = 60.0, 10.0
 _SWEEP_SECONDS = 20.0
 """A generation that has been dropping for this time has lost the command that dropped it."""
 _MEMORY_WARNING = 0.8
@@ -32,28 +32,33 @@ logger = logging.getLogger(__name__)
 class Keeper:
     """Runs once in every projector, beside its lines."""
 
-    def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
+    def __init__(self, settings: ProjectorSettings, writing: Writing, often: Callable[[float], float] = float) -> None:
+        """`often` returns how many seconds to wait in place of these (`Duty.often`)."""
         self._settings = settings
         self._writing = writing
+        self._often = often
         self._store = writing.store
         self._end_offsets: dict[str, dict[Partition, int]] = {}
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
         self._dropping_since: dict[GenerationId, float] = {}
-        self._warned_at = -_WARN_SECONDS
-        self._evictions = Evictions(writing.store)
+        self._warned_at = self._measured_at = -_WARN_SECONDS
         self._acts = history.HistoryLog(writing.store)
 
     async def run(self, stop: Stop) -> None:
         """Repeat until `stop` is set. Retries while Redis or Kafka is unavailable."""
-        await repeat("upkeep", self._turn, stop, lambda: _SHORT_PAUSE_SECONDS if self._end_offsets else _PAUSE_SECONDS)
+
+        def pause() -> float:
+            return _SHORT_PAUSE_SECONDS if self._end_offsets else self._often(_PAUSE_SECONDS)
+
+        await repeat("upkeep", self._turn, stop, pause)
 
     async def _turn(self) -> None:
-        record = await self._writing.sessions.look()
+        record = await self._writing.sessions.look(_PAUSE_SECONDS)
+        if any(copy and copy.unfilled for copy in record.copies.values()):
+            record = await copies.current(self._store)  # with the positions of now
         await self._acts.report()  # first: what is done from now on is logged, however long the rest takes
         await self._note_filled(record)
-        await self._evictions.look(record)
         await self._finish_drops(record)
-        await writers.forget_silent(self._store)
         await self._warn(record)
 
     async def _note_filled(self, record: ControlRecord) -> None:
@@ -75,7 +80,7 @@ class Keeper:
                 needed = {partition: end for partition, end in ends.items() if end}
                 if await copies.mark_filled(self._store, record, [tag], copy.unfilled, needed):
                     logger.info("a shard is complete and is served now", extra={"copy": tag.decode()})
-                del self._end_offsets[copy.incarnation]
+                    del self._end_offsets[copy.incarnation]
 
     async def _read_end_offsets(self, record: ControlRecord) -> dict[Partition, int] | None:
         """Returns None if a topic is missing: a Redis that holds nothing is not complete. The health says so."""
@@ -109,8 +114,10 @@ class Keeper:
                     logger.info("a drop was finished", extra={"generation": number, "keys": keys})
 
     async def _warn(self, record: ControlRecord) -> None:
-        if time.monotonic() - self._warned_at < _WARN_SECONDS:
+        now = time.monotonic()
+        if now - self._warned_at < _WARN_SECONDS or now - self._measured_at < _MEASURE_SECONDS:
             return
+        self._measured_at = now
         ratio = await self._store.memory_ratio()
         due = record.rebuild_due()
         if ratio >= _MEMORY_WARNING:
@@ -125,4 +132,4 @@ class Keeper:
                 },
             )
         if due or ratio >= _MEMORY_WARNING:
-            self._warned_at = time.monotonic()
+            self._warned_at = now

@@ -12,25 +12,24 @@ with the topic, and forgets what is not written for `offsets.retention.minutes`.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
-from projector.errors import Conflict, Refused, Unavailable
+from projector.errors import Conflict, Refused
 from projector.kafka.accepted import read_texts, text_of, write_texts
-from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic
 from projector.ledger import breaks, copies
 from projector.ledger.control import ControlRecord, PartitionCount, State
 from projector.ledger.writers import Writing
 from projector.record import Partition
 from projector.stop import Stop, repeat
-from schemas.resources import KINDS
+from projector.upkeep.as_of import Seen
 from schemas.settings import ProjectorSettings
 
-_PAUSE_SECONDS = 1.0
+_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS = 1.0, 0.05
 _RENEW_SECONDS = 600.0
 
 logger = logging.getLogger(__name__)
@@ -39,10 +38,11 @@ logger = logging.getLogger(__name__)
 class Partitions:
     """What a projector knows of the number of partitions."""
 
-    def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
+    def __init__(self, settings: ProjectorSettings, writing: Writing, seen: Callable[[], Seen | None]) -> None:
+        """`seen` returns what Kafka has said last about the topics."""
         self._settings = settings
         self._sessions, self._store = writing.sessions, writing.store
-        self._reader: Reader | None = None
+        self._seen = seen
         self._group_id = f"{settings.group_id}.partitions"
         self._written: dict[str, PartitionCount] = {}
         """What Kafka remembers, as far as this projector has written it."""
@@ -50,29 +50,15 @@ class Partitions:
 
     async def run(self, stop: Stop) -> None:
         """Look until `stop` is set. Retries while Redis or Kafka is unavailable."""
-        try:
-            await repeat("the look at the number of partitions", self._turn, stop, lambda: _PAUSE_SECONDS)
-        finally:
-            await self._close()
+        pause = lambda: _PAUSE_SECONDS if self._seen() else _FIRST_PAUSE_SECONDS  # noqa: E731
+        await repeat("the look at the number of partitions", self._turn, stop, pause)
 
     async def _turn(self) -> None:
-        record = await self._sessions.look()
-        try:
-            if self._reader is None:
-                self._reader = Reader(self._settings, KINDS)
-                await self._reader.start()
-            topics = await self._reader.present()
-        except Unavailable:
-            await self._close()  # its connections may be broken
-            raise
-        if record.state.cluster in ("", self._reader.cluster):  # otherwise the topics of another cluster were counted
-            await self.look(record, topics)
-
-    async def _close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader:
-            with suppress(Unavailable):
-                await reader.stop()
+        if not (seen := self._seen()):
+            return
+        record = await self._sessions.look(_PAUSE_SECONDS)
+        if record.state.cluster in ("", seen.cluster):  # otherwise the topics of another cluster were counted
+            await self.look(record, seen.topics)
 
     async def look(self, record: ControlRecord, topics: Sequence[Topic]) -> None:
         """Note the break if a topic has more partitions than it had, and remember how many it has. Usually there is

@@ -1,13 +1,14 @@
 """The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from leadview.redis.scripts import Command
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
@@ -21,6 +22,7 @@ from projector.line.pace import Pace, Pacer
 from projector.line.positions import Positions
 from projector.mapping import VERSION, Intent
 from projector.record import Partition
+from projector.redis import scripts
 from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
 from projector.run import _lines
@@ -890,3 +892,126 @@ async def test_a_line_applies_nothing_of_another_cluster(projection: Projection,
         kafka.cluster = "one"
         await it.covers(6)
         assert it.breaks == []
+
+
+_OF_CONTACT = 5_000
+
+
+async def with_many_leads(projection: Projection) -> None:
+    """Store a contact with very many leads, without a line."""
+    projection.client.flushdb()
+    await control.complete(projection.store)
+    records = [crm.lead(id=crm.uuid(1000 + number)).record(number) for number in range(_OF_CONTACT)]
+    for some in (records[start : start + 500] for start in range(0, _OF_CONTACT, 500)):
+        await projection.apply(*some)
+    await projection.apply(crm.contact().record(0))
+
+
+def behind(projection: Projection, first_name: str) -> int:
+    """Returns how many leads do not show this contact yet."""
+    owner = names.organization(crm.ORGANIZATION)
+    ids = [crm.uuid(1000 + number) for number in range(_OF_CONTACT)]
+    values = projection.client.mget([names.document(resources.LEAD, owner, generation(1), id_) for id_ in ids])
+    return sum(first_name.encode() not in value for value in values)
+
+
+class Hooked(Store):
+    """Calls `hook` after each step of a fan-out."""
+
+    hook: Callable[[], Awaitable[object]]
+
+    async def run(self, commands: Sequence[Command], **options: Any) -> list[Any]:
+        replies = await super().run(commands, **options)
+        if commands and commands[0].script is scripts.resplice:
+            await self.hook()
+        return replies
+
+
+@pytest.fixture
+async def stepping(projection: Projection, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Projection]:
+    """A Redis with a contact of very many leads, whose fan-out takes one step at a time."""
+    monkeypatch.setattr(batch, "_FAN_OUT_SECONDS", 0.0)
+    await with_many_leads(projection)
+    store = Hooked(projection.settings)
+    yield Projection(store, projection.client, projection.settings)
+    await store.close()
+
+
+async def test_other_records_do_not_wait_for_a_fan_out(stepping: Projection, kafka: ScriptedKafka) -> None:
+    other = crm.lead(organization_id=crm.OTHER_ORGANIZATION, id=crm.OTHER_LEAD, contact_id=crm.uuid(7))
+    name = names.document(resources.LEAD, names.organization(crm.OTHER_ORGANIZATION), generation(1), crm.OTHER_LEAD)
+    visible: list[bool] = []
+
+    async def hook() -> None:
+        if not visible:
+            kafka.publish(other)
+        visible.append(bool(stepping.client.exists(name)))
+
+    cast(Hooked, stepping.store).hook = hook
+    async with running(stepping, kafka) as it:
+        await it.applies(crm.contact(2, first_name="Grace"))
+        assert behind(stepping, "Grace") == 0
+        await it.covers(1, LEADS)
+    assert visible.count(True) > visible.count(False), "most of the fan-out comes after what was published meanwhile"
+
+
+async def test_changes_during_a_fan_out_share_the_next_one(stepping: Projection, kafka: ScriptedKafka) -> None:
+    """What is written is the summary that is stored then, so the leads are written twice at most."""
+    versions = list(range(3, 23))
+
+    async def hook() -> None:
+        for version in versions:
+            kafka.publish(crm.contact(version, first_name=f"Name {version}."))
+        versions.clear()
+
+    cast(Hooked, stepping.store).hook = hook
+    stepping.client.config_resetstat()
+    async with running(stepping, kafka) as it:
+        kafka.publish(crm.contact(2, first_name="Grace"))
+        await it.covers(21, CONTACTS)
+        assert behind(stepping, "Name 22.") == 0
+    assert calls_of(stepping, "set") <= 2 * _OF_CONTACT + 100
+    assert calls_of(stepping, "zadd") <= 2 * _OF_CONTACT
+
+
+async def test_a_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Projection, kafka: ScriptedKafka) -> None:
+    left: list[tuple[int, int | None]] = []
+    revoking: list[asyncio.Task[None]] = []
+
+    async def revoke() -> None:
+        await kafka.revoke()
+        kafka.offsets.clear()
+        left.append((behind(stepping, "Grace"), it.stored(CONTACTS)))
+
+    async def hook() -> None:
+        if not revoking:
+            revoking.append(asyncio.create_task(revoke()))
+
+    cast(Hooked, stepping.store).hook = hook
+    async with running(stepping, kafka) as it:
+        kafka.publish(crm.contact(2, first_name="Grace"))
+        await it.covers(1, CONTACTS)  # here, the next owner is the same line
+        assert behind(stepping, "Grace") == 0
+    [(leads_left, position)] = left
+    assert leads_left > _OF_CONTACT / 2, "nobody waited for its end"
+    assert position is None
+    assert kafka.sought(CONTACTS) == [None, None]
+
+
+def calls_of(projection: Projection, command: str) -> int:
+    """Returns how often Redis has executed a command since the last CONFIG RESETSTAT."""
+    return int(projection.client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize("changes", [1, 50])
+async def test_a_batch_costs_one_fan_out_however_many_changes_of_a_contact_it_has(
+    projection: Projection, changes: int
+) -> None:
+    leads_of_contact = [crm.lead(id=crm.uuid(1000 + number)).record(number) for number in range(1000)]
+    await projection.apply(crm.contact().record(0), *leads_of_contact)
+    projection.client.config_resetstat()
+    await projection.apply(
+        *(crm.contact(2 + number, first_name=f"Name {number}.").record(number) for number in range(changes))
+    )
+    assert calls_of(projection, "set") <= 1000 + changes
+    assert calls_of(projection, "zadd") <= 1000

@@ -1,0 +1,80 @@
+"""What one projector does for all of them: it measures Data-As-Of, counts partitions, and looks for evicted keys.
+
+It holds a lock. The others look now and then whether it is free, so that the work costs the same, however many
+projectors there are. What any projector may do, such as jobs, the holder looks for most often. If it dies, the lock
+expires within seconds. Two that hold it for a moment do no harm.
+"""
+
+import asyncio
+import logging
+
+from projector.ledger import writers
+from projector.ledger.writers import Writing
+from projector.stop import Stop, repeat
+from projector.upkeep import jobs
+from projector.upkeep.as_of import DataAsOf
+from projector.upkeep.evictions import Evictions
+from projector.upkeep.partitions import Partitions
+from schemas import names
+from schemas.settings import ProjectorSettings
+
+_SELDOM = 5
+_LOCK_SECONDS, _PAUSE_SECONDS = 3, 2.0
+_LOOK_SECONDS, _FORGET_SECONDS = 2.0, 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class Duty:
+    """Takes part in a projector, and does the work while it holds the lock."""
+
+    def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
+        self._settings = settings
+        self._writing = writing
+        self._is_of_another = False
+
+    def often(self, seconds: float) -> float:
+        """Returns how long to wait between two looks at what any projector may do: these seconds, or several times as
+        long while another projector has the duty.
+        """
+        return _SELDOM * seconds if self._is_of_another else seconds
+
+    async def run(self, stop: Stop) -> None:
+        """Take part until `stop` is set. Retries while Redis or Kafka is unavailable."""
+
+        async def turn() -> None:
+            # To ask first costs one command, and not those of the script.
+            if 0 < await self._writing.store.ask_one(b"PTTL", names.DUTY_LOCK) <= 1000 * _LOCK_SECONDS:
+                self._is_of_another = True
+                return
+            async with jobs.locked(self._writing.store, names.DUTY_LOCK, _LOCK_SECONDS) as lock:
+                self._is_of_another = lock is None
+                if lock:
+                    await self._work(lock.lost, stop)
+
+        await repeat("the duty of one projector", turn, stop, lambda: _PAUSE_SECONDS)
+
+    async def _work(self, lost: Stop, stop: Stop) -> None:
+        """Work until the lock is lost, or until `stop` is set."""
+        as_of, ended = DataAsOf(self._settings, self._writing), Stop()
+        partitions = Partitions(self._settings, self._writing, lambda: as_of.seen)
+        store, evictions = self._writing.store, Evictions(self._writing.store)
+
+        async def look() -> None:
+            await evictions.look(await self._writing.sessions.look(_LOOK_SECONDS))
+
+        async def forget() -> None:
+            await writers.forget_silent(store)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(as_of.run(ended))
+            group.create_task(partitions.run(ended))
+            group.create_task(repeat("the look for evicted keys", look, ended, lambda: _LOOK_SECONDS))
+            group.create_task(repeat("the look for silent programs", forget, ended, lambda: _FORGET_SECONDS))
+            waiting = [asyncio.create_task(event.wait()) for event in (lost, stop)]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended.set()
+                for task in waiting:
+                    task.cancel()

@@ -149,9 +149,16 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext 
 
 
 @contextmanager
-def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False, **headers: str) -> Iterator[str]:
+def gateway(
+    upstream: str,
+    statuses: Sequence[int] = (),
+    *,
+    forever: bool = False,
+    change: Callable[[bytes], bytes] = bytes,
+    **headers: str,
+) -> Iterator[str]:
     """Yields the URL of a gateway whose first answers have these statuses, or all if `forever`, and these headers; the
-    others are those of `upstream`, a URL.
+    others are those of `upstream`, a URL, with what `change` makes of their bodies.
     """
     own = {"Content-Type": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
     last = repeat(statuses[-1] if forever else 0)
@@ -169,9 +176,9 @@ def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False, **
             request = urllib.request.Request(upstream + self.path, headers=headers)  # noqa: S310 - the API of a test
             try:
                 with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:  # noqa: S310
-                    self.answer(response.status, dict(response.headers), response.read())
+                    self.answer(response.status, dict(response.headers), change(response.read()))
             except urllib.error.HTTPError as error:  # also 304
-                self.answer(error.code, dict(error.headers), error.read())
+                self.answer(error.code, dict(error.headers), change(error.read()))
 
     with serving(Gateway) as port:
         yield f"http://127.0.0.1:{port}"

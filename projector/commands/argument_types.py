@@ -12,7 +12,6 @@ from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
 
 from schemas.api_keys import PREFIX as KEY_PREFIX
-from schemas.fields import MAX_VERSION
 
 _MAX_INPUT = 4096
 _NO_KEY = (
@@ -90,24 +89,16 @@ def integer(what: str, most: int) -> Callable[[str], int]:
     return parse
 
 
-version = integer("a version", MAX_VERSION)
 processes = integer("a number of processes", 256)
 port = integer("a port", 65535)
 
 
-def _time(unit: str, example: int) -> Callable[[str], float]:
-    """Returns the type of a time in this unit, which is finite and not negative."""
-
-    def parse(word: str) -> float:
-        try:
-            found = float(word)
-        except ValueError:
-            found = -1.0
-        if not 0 <= found < inf:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {unit}, such as {example}")
-        return found
-
-    return parse
-
-
-seconds, milliseconds = _time("seconds", 30), _time("milliseconds", 10)
+def milliseconds(word: str) -> float:
+    """Returns a time in milliseconds, which is finite and not negative."""
+    try:
+        found = float(word)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < inf:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of milliseconds, such as 10")
+    return found

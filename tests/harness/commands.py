@@ -14,7 +14,7 @@ import orjson
 from projector.__main__ import main
 
 _PLAIN = frozenset(
-    ("dead-letters", "doctor", "drop", "promote", "rollback", "show", "status", "usage", "validate", "verify", "wait")
+    ("dead-letters", "doctor", "drop", "promote", "rollback", "show", "status", "usage", "validate", "verify")
 )
 
 

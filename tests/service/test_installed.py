@@ -27,7 +27,7 @@ from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
-COMMANDS |= {"console", "validate", "wait", "usage", "api", "completion"}
+COMMANDS |= {"console", "validate", "usage", "api", "completion"}
 PACKAGES = ("api", "leadview", "projector", "schemas")
 
 

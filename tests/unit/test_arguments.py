@@ -16,7 +16,6 @@ from tests.harness import crm
 from tests.harness.commands import call
 
 ID = crm.LEAD
-WAIT = ["wait", "lead", crm.ORGANIZATION, ID]
 ACCEPT = ["dead-letters", "accept"]
 DOCTOR = ["doctor", "--url", "https://api.example"]
 
@@ -43,11 +42,6 @@ DOCTOR = ["doctor", "--url", "https://api.example"]
             id="an organization in upper case",
         ),
         pytest.param(["show", "lead", crm.ORGANIZATION.upper(), ID.upper()], {"id": ID}, id="an id in upper case"),
-        pytest.param(
-            [*WAIT, "--version", str(2**53 - 1), "--timeout", "0"],
-            {"version": 2**53 - 1, "timeout": 0},
-            id="the version to wait for, which elsewhere is that of Leadview",
-        ),
         pytest.param(
             [*ACCEPT, "--topic", "crm.leads", "--reason", "$.data.stage", "--note", "x"],
             {"records": [], "topic": "crm.leads", "reason": "$.data.stage"},
@@ -83,12 +77,6 @@ def test_every_command_has_help_and_a_version() -> None:
         pytest.param(["show", "lead", crm.ORGANIZATION, "lv_live_x"], "show lead: error: ", id="a key in its place"),
         pytest.param(["verify", "--allow", "quote_total"], "write leads.FIELD", id="a field without its kind"),
         pytest.param(["verify", "--threshold", "few"], "invalid int value", id="no number"),
-        pytest.param([*WAIT], "required: --version", id="which version"),
-        pytest.param([*WAIT, "--version", "0"], "an integer from 1 to 9007199254740991", id="no version"),
-        pytest.param([*WAIT, "--version", str(2**53)], "an integer from 1 to", id="more than the highest version"),
-        pytest.param([*WAIT, "--version", "9" * 5000], "an integer from 1 to", id="many digits"),
-        pytest.param([*WAIT, "--version", "1", "--timeout", "-1"], "not a number of seconds", id="a negative time"),
-        pytest.param([*WAIT, "--version", "1", "--timeout", "inf"], "not a number of seconds", id="no end"),
         pytest.param(["rebuild", "--max-latency", "nan"], "not a number of milliseconds", id="no number at all"),
         pytest.param(["rebuild", "--max-latency", "-5"], "not a number of milliseconds", id="a negative latency"),
         pytest.param(["drop", "two"], "invalid int value", id="no generation"),

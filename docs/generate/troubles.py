@@ -122,6 +122,12 @@ ROWS: dict[str, Row] = {
         problems=("partitions_raised",),
         alerts=("Unverified",),
     ),
+    "another Kafka cluster answers": Row(
+        sign="`status`: another Kafka cluster answers: its id is …",
+        command="correct `LEADVIEW_KAFKA_BOOTSTRAP_SERVERS` of the projectors, and restart them",
+        problems=("other_cluster",),
+        alerts=("OtherCluster",),
+    ),
     "a transaction is open": Row(
         sign="`status`: a transaction is open in …; what is published behind it is not visible",
         command="let its producer commit or abort it, or `kafka-transactions.sh … abort`, as the message says",

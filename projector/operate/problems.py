@@ -82,10 +82,15 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return True
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
             return True
-        case problem.KafkaUnknown() if isinstance(it, problem.Reported):
+        case problem.KafkaUnknown() | problem.OtherCluster(accepted=False) if isinstance(it, problem.Reported):
             return stopped or it.label == cause.label
     late = isinstance(it, problem.Stale)
     return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
+
+
+def is_elsewhere(it: Problem) -> bool:
+    """Returns whether a program was led to another Kafka cluster, whose records nobody applies."""
+    return isinstance(it, problem.OtherCluster) and not it.accepted
 
 
 def _is_of_line(it: Problem, cause: problem.OfLine) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial as bind
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 import psutil
 from confluent_kafka import TopicPartition
 
+from devstack.apache_kafka import ApacheKafka
 from devstack.programs import PROJECTOR
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
@@ -25,6 +28,8 @@ from tests.harness.crm import Message
 from tests.harness.metrics_port import ask
 from tests.harness.programs import asleep
 from tests.harness.projectors import FAILING, NEXT_MAPPING
+from tests.harness.services import Kafka
+from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.troubles.installation import API_USER, PROJECTOR_USER, WELL, Installation
 
@@ -185,6 +190,14 @@ def partitions_were_added(here: Installation) -> Iterator[None]:
         here.leadview.topics.add_partitions(resources.CONTACT, 3)
         yield
     here.succeed("verify")
+
+
+def another_cluster_answers(here: Installation) -> Iterator[None]:
+    """The projectors have the address of one with topics of the same names."""
+    with TemporaryDirectory() as folder, ApacheKafka.start(Path(folder)) as other:
+        kafka = Kafka("apache", other.bootstrap_servers, other.create_topic)
+        Topics(kafka, here.leadview.prefix).create(partitions=2)
+        yield from all_have({"kafka_bootstrap_servers": other.bootstrap_servers}, here)
 
 
 @contextmanager
@@ -393,6 +406,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "deletions were removed before they were read": deletions_were_removed,
     "records were removed before they were read": records_were_removed,
     "partitions were added to a topic": partitions_were_added,
+    "another Kafka cluster answers": another_cluster_answers,
     "a transaction is open": a_transaction_is_open,
     "one projector has another prefix": bind(one_has, {"topic_prefix": "crn."}),
     "all projectors have another prefix": bind(all_have, {"topic_prefix": "crn."}),

@@ -103,6 +103,31 @@ ROWS: dict[str, Row] = {
         problems=("topic_recreated",),
         alerts=("TopicHistoryLost",),
     ),
+    "deletions were removed before they were read": Row(
+        sign="`status`: topic …: Kafka may have removed deletions before they were read",
+        command="wait until they have ended it; raise `delete.retention.ms` to a week",
+        problems=("deletes_missed",),
+        alerts=("Unverified",),
+    ),
+    "records were removed before they were read": Row(
+        sign="`status`: topic …: Kafka deleted records before they were read",
+        command="publish what is missing again, then `python -m projector verify`, of organizations and keys "
+        "`verify --access`",
+        problems=("records_missed",),
+        alerts=("TopicHistoryLost",),
+    ),
+    "partitions were added to a topic": Row(
+        sign="`status`: topic …: partitions were added",
+        command="delete by events, not by null values; then `python -m projector verify`",
+        problems=("partitions_raised",),
+        alerts=("Unverified",),
+    ),
+    "another Kafka cluster answers": Row(
+        sign="`status`: another Kafka cluster answers: its id is …",
+        command="correct `LEADVIEW_KAFKA_BOOTSTRAP_SERVERS` of the projectors, and restart them",
+        problems=("other_cluster",),
+        alerts=("OtherCluster",),
+    ),
     "a transaction is open": Row(
         sign="`status`: a transaction is open in …; what is published behind it is not visible",
         command="let its producer commit or abort it, or `kafka-transactions.sh … abort`, as the message says",

@@ -32,7 +32,7 @@ from projector.kafka.reader import open_reader
 from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.operate.observe import KafkaPart, Observation, observe
-from projector.operate.problems import of_history, of_members, of_redis, of_topics, of_transactions
+from projector.operate.problems import of_history, of_members, of_records, of_redis, of_topics, of_transactions
 from projector.operate.words import duration, say
 from projector.problem import Evicted, OtherLayout, Problem
 from projector.record import Partition
@@ -122,6 +122,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
                 "Redis eviction": partial(_eviction, found),
                 "Redis clock": partial(_clock, store),
                 "Redis data": partial(_data, found),
+                "Redis late records": partial(_late, found),
             },
         ),
         await _rights("Redis rights of the projector", settings, rights.PROJECTS),
@@ -260,6 +261,12 @@ async def _data(found: Observation) -> str:
         live = number_of(redis.record.state.live)
         said = f"it has the layout of this program; generation {live} is live"
     return "; ".join([said, *(say(OtherLayout(layout)).what for layout in redis.other_layouts)])
+
+
+async def _late(found: Observation) -> str:
+    """Redis knows it as far as the topics were read. Whatever empties it, such as a rebuild, shows the last records."""
+    redis = _known(found.redis, found.redis_unknown)
+    return _without(of_records(redis), "no last record is known that is bad, or older than the one that is served")
 
 
 async def _brokers(settings: ProjectorSettings) -> str:

@@ -82,10 +82,15 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return True
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
             return True
-        case problem.KafkaUnknown() if isinstance(it, problem.Reported):
+        case problem.KafkaUnknown() | problem.OtherCluster(accepted=False) if isinstance(it, problem.Reported):
             return stopped or it.label == cause.label
     late = isinstance(it, problem.Stale)
     return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
+
+
+def is_elsewhere(it: Problem) -> bool:
+    """Returns whether a program was led to another Kafka cluster, whose records nobody applies."""
+    return isinstance(it, problem.OtherCluster) and not it.accepted
 
 
 def _is_of_line(it: Problem, cause: problem.OfLine) -> bool:
@@ -196,6 +201,8 @@ def of_transactions(found: Observation) -> Iterator[Problem]:
 
 def of_records(redis: RedisPart) -> Iterator[Problem]:
     """Yields of which entities the last record in Kafka is not the one that is shown: compaction keeps it alone."""
+    if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):
+        yield problem.AccessAsBefore(keys)
     bad = ((kind.topic, letter) for letter in redis.newest_bad for kind in KINDS if letter.topic.endswith(kind.topic))
     if entities := tuple(dict.fromkeys(f"{topic}:{letter.key}" for topic, letter in bad)):
         yield problem.DocumentsAsBefore(entities)
@@ -269,8 +276,6 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
     yield from _of_clocks(redis)
     for writer in redis.living:
         yield from reported(writer)
-    if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):
-        yield problem.AccessAsBefore(keys)
     yield from of_records(redis)
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)

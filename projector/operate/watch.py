@@ -18,7 +18,7 @@ from projector.errors import Refused
 from projector.ledger.breaks import BREAKS
 from projector.line.health import LineHealth, WorkHealth
 from projector.operate.observe import Observation, Observer
-from projector.operate.problems import Lasting, WatchedLine, causes, of_records
+from projector.operate.problems import Lasting, WatchedLine, causes, is_elsewhere, of_records
 from projector.operate.words import say
 from projector.problem import (
     ClockDiffers,
@@ -93,8 +93,8 @@ class Watch(Collector):
         """Returns what the heartbeat says."""
         measured_at, complete_until = self._complete
         differing = next((it.clocks for it in self._found if isinstance(it, ClockDiffers)), None)
-        # What anybody sees who asks the servers, `status` finds out itself.
-        own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown)]
+        # What anybody sees who asks the servers, `status` finds out itself. But it may ask other ones.
+        own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown) or is_elsewhere(it)]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
             troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},

@@ -11,7 +11,7 @@ from projector import problem
 from projector.dead_letter import DeadLetter
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention
-from projector.ledger.control import ControlRecord, Copy, Generation
+from projector.ledger.control import Break, BreakKind, ControlRecord, Copy, Generation
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Held, Observation, RedisPart
@@ -141,6 +141,15 @@ def _created_again() -> Observation:
     return replace(found, redis=_with_copies(ledger=replace(copy, positions=stored)))
 
 
+def _with_break(kind: BreakKind, topic: str) -> Observation:
+    assert WELL.redis
+    assert WELL.redis.record
+    record = WELL.redis.record
+    noted = Break(kind, topic, "", "", "2026-01-01T00:00:00Z", (record.state.live,))
+    broken = replace(record, state=replace(record.state, breaks=(noted,)))
+    return replace(WELL, redis=replace(WELL.redis, record=broken))
+
+
 def _open_transaction() -> Observation:
     """With one in the first partition. Three records wait for its end, for longer than a line may be late."""
     assert WELL.kafka
@@ -211,6 +220,12 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "a topic is missing": lambda: _contacts(exists=False, partitions=(), retention=None),
     "a topic is not compacted": lambda: _contacts(retention=_DELETES),
     "a topic was deleted and created again": _created_again,
+    "deletions were removed before they were read": lambda: _with_break("deletes_missed", "crm.contacts"),
+    "records were removed before they were read": lambda: _with_break("records_missed", "crm.leads"),
+    "partitions were added to a topic": lambda: _with_break("partitions_raised", "crm.contacts"),
+    "another Kafka cluster answers": lambda: _projectors(
+        *[{"problems": ["another Kafka cluster answers: its id is B"], "kinds": ["other_cluster"]}] * 2
+    ),
     "a transaction is open": _open_transaction,
     "one projector has another prefix": lambda: _projectors({"prefix": "crn."}, {"prefix": "crm."}, prefix="crm."),
     "all projectors have another prefix": lambda: _projectors(*[{"prefix": "crn."}] * 2, prefix="crm."),

@@ -35,6 +35,8 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 UNVERIFIED = "leadview_projector_unverified_topic"
 DAY_MS = 86_400_000
+FETCH_SECONDS = 2.0
+"""More than a broker waits for records before it answers a request for them."""
 
 
 def kinds(leadview: Leadview) -> list[str]:
@@ -239,11 +241,19 @@ def test_another_kafka_cluster(leadview: Leadview, other_kafka: Kafka, tmp_path:
 
 
 @pytest.mark.apache
-def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview) -> None:
-    """As retention does. `tests/service/test_line.py` has a line that runs meanwhile."""
+@pytest.mark.parametrize("runs", [pytest.param(False, id="stopped"), pytest.param(True, id="running")])
+def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview, runs: bool) -> None:
+    """As retention does: while no projector runs, or while one stands still that keeps its partitions."""
     publish_first(leadview)
     port, kinds_of = free_port(), (resources.API_KEY, resources.LEAD)
-    leadview.serve().stop()
+    projector = leadview.serve(metrics_port=port, kafka_session_timeout=60)
+    if runs:
+        projector.pause()
+        paused = time.monotonic()
+        answered = "the broker has answered what was asked before, with nothing"
+        wait_until(lambda: time.monotonic() - paused > FETCH_SECONDS, answered)
+    else:
+        projector.stop()
     lost = leadview.publish(crm.api_key(2, status="revoked"), crm.lead(2))
     topics = [leadview.topics.name(kind) for kind in kinds_of]
     for topic in topics:
@@ -252,7 +262,10 @@ def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview) ->
     leadview.topics.delete_records(wanted)
     for topic in topics:
         leadview.topics.alter("topic", topic, {"cleanup.policy": "compact"})
-    leadview.start("run", metrics_port=port)
+    if runs:
+        projector.resume()
+    else:
+        leadview.start("run", metrics_port=port)
     assert_named(leadview, port, "records_missed", topics)
     assert sorted(it.topic for it in leadview.state().breaks) == sorted(topics), "others have missed nothing"
     leadview.run("verify").ends(1)

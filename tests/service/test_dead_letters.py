@@ -342,6 +342,7 @@ def test_a_document_as_before_is_a_problem_until_somebody_has_dealt_with_it(
     leadview.serve(crm.organization(1), crm.contact(5), crm.contact(6, **WRONG), metrics_port=port)
     leadview.wait_until_current()
     assert f"contact {crm.CONTACT}" in leadview.run("status")
+    assert f"contact {crm.CONTACT}" in leadview.run("doctor").ends(1)
     wait_until(lambda: metric(port, "leadview_projector_documents_as_before") == 1, "the metric says so")
     if repair:
         assert leadview.run(*repair).status == 0

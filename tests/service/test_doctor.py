@@ -39,7 +39,7 @@ from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import wait_until
 from tests.service.test_redis_users import access
 
-ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
+ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data", "Redis late records"
 FILLED, EMPTY = (resources.ORGANIZATION, resources.LEAD), (resources.API_KEY, resources.CONTACT)
 ALL_OF_KAFKA = (
     *("Kafka", "Kafka topics", "Kafka deletions", "Kafka history", "Kafka transactions"),

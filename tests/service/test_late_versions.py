@@ -235,6 +235,7 @@ def test_status_names_the_entity_until_it_is_published_again(
     status = orjson.loads(found.stdout)
     assert (found.status, status["kinds"]) == (1, ["older_published"])
     assert said in status["verdict"]
+    assert said in leadview.run("doctor").ends(1)
     wait_until(lambda: metric(port, "leadview_projector_older_published") == 1, "the metric says so")
     leadview.publish(repair)
     leadview.wait_until_current()

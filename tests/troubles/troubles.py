@@ -4,17 +4,23 @@ block as the table advises.
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial as bind
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 import psutil
+from confluent_kafka import TopicPartition
 
+from devstack.apache_kafka import ApacheKafka
 from devstack.programs import PROJECTOR
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
+from projector.upkeep.comparison import SUBJECTS
 from schemas import names, resources
 from schemas.control import number_of
 from tests.harness import crm
@@ -22,9 +28,13 @@ from tests.harness.crm import Message
 from tests.harness.metrics_port import ask
 from tests.harness.programs import asleep
 from tests.harness.projectors import FAILING, NEXT_MAPPING
+from tests.harness.services import Kafka
+from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.troubles.installation import API_USER, PROJECTOR_USER, WELL, Installation
 
+_TOO_LATE_MS = 6_000
+"""A shorter pause of all projectors is not noticed (`projector/upkeep/complete.py`)."""
 Chosen = Callable[[Installation], Sequence[RedisServer]]
 """Some of the servers of Redis."""
 
@@ -138,6 +148,66 @@ def a_topic_was_created_again(here: Installation) -> Iterator[None]:
     here.leadview.topics.recreate(resources.CONTACT, 2)
     yield
     _published_and_verified(here)
+
+
+def deletions_were_removed(here: Installation) -> Iterator[None]:
+    """No projector ran for longer than Kafka keeps deletions."""
+    topics = here.leadview.topics
+    name = topics.name(resources.CONTACT)
+    topics.alter("topic", name, {"delete.retention.ms": "100"})
+    here.kill_projectors()
+
+    def is_too_late() -> bool:
+        seconds, microseconds = here.leadview.redis.time()
+        complete = int(here.leadview.redis.hget(names.COMPLETE, name))
+        return bool(seconds * 1000 + microseconds / 1000 - complete > _TOO_LATE_MS)
+
+    wait_until(is_too_late, "deletions may have been removed")
+    with _no_comparison(here):
+        here.start_projectors()
+        yield
+    topics.alter("topic", name, {"delete.retention.ms": "86400000"})
+
+
+def records_were_removed(here: Installation) -> Iterator[None]:
+    """Retention removed a new state of an API key while no projector ran."""
+    topics = here.leadview.topics
+    name = topics.name(resources.API_KEY)
+    here.kill_projectors()
+    [unread] = here.leadview.publish(crm.api_key(10))
+    topics.alter("topic", name, {"cleanup.policy": "delete"})
+    topics.delete_records([TopicPartition(name, unread.partition, unread.next_offset)])
+    topics.alter("topic", name, {"cleanup.policy": "compact"})
+    here.start_projectors()
+    yield
+    here.leadview.publish(crm.api_key(11))
+    here.leadview.wait_until_current()
+    here.succeed("verify", "--access")
+
+
+def partitions_were_added(here: Installation) -> Iterator[None]:
+    with _no_comparison(here):  # which ends it if nothing live is left in a former partition
+        here.leadview.topics.add_partitions(resources.CONTACT, 3)
+        yield
+    here.succeed("verify")
+
+
+def another_cluster_answers(here: Installation) -> Iterator[None]:
+    """The projectors have the address of one with topics of the same names."""
+    with TemporaryDirectory() as folder, ApacheKafka.start(Path(folder)) as other:
+        kafka = Kafka("apache", other.bootstrap_servers, other.create_topic)
+        Topics(kafka, here.leadview.prefix).create(partitions=2)
+        yield from all_have({"kafka_bootstrap_servers": other.bootstrap_servers}, here)
+
+
+@contextmanager
+def _no_comparison(here: Installation) -> Iterator[None]:
+    """Projectors end no break by themselves until the block ends: somebody else holds the locks of the comparison."""
+    locks = [names.comparison_lock(subject) for subject in SUBJECTS]
+    for lock in locks:
+        here.leadview.redis.set(lock, "a test")
+    yield
+    here.leadview.redis.delete(*locks)
 
 
 def a_transaction_is_open(here: Installation) -> Iterator[None]:
@@ -333,6 +403,10 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "a topic is missing": a_topic_is_missing,
     "a topic is not compacted": a_topic_is_not_compacted,
     "a topic was deleted and created again": a_topic_was_created_again,
+    "deletions were removed before they were read": deletions_were_removed,
+    "records were removed before they were read": records_were_removed,
+    "partitions were added to a topic": partitions_were_added,
+    "another Kafka cluster answers": another_cluster_answers,
     "a transaction is open": a_transaction_is_open,
     "one projector has another prefix": bind(one_has, {"topic_prefix": "crn."}),
     "all projectors have another prefix": bind(all_have, {"topic_prefix": "crn."}),

@@ -23,11 +23,12 @@ from projector.operate.problems import (
     UNKNOWN_SECONDS,
     UNOWNED_SECONDS,
     Lasting,
+    causes,
     problems,
 )
 from projector.operate.watch import Watch
 from projector.operate.words import say
-from projector.problem import NotAdvancing
+from projector.problem import NotAdvancing, OtherCluster, Reported
 from projector.record import Partition
 from projector.redis.store import Memory
 from schemas.control import Stamp
@@ -309,6 +310,17 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     ]
     line.health.resumes()
     assert watch.condition().problems == []
+
+
+def test_another_cluster_is_said_by_the_projector_that_it_answers() -> None:
+    """Whoever has the right address sees nothing of it. Who has the same one need not be told twice."""
+    watch = Watch(ProjectorSettings(), [])
+    watch._found = [OtherCluster("one", "other", accepted=False, access=False)]
+    [said] = watch.condition().problems
+    assert (watch.condition().kinds, "its id is other" in said) == (["other_cluster"], True)
+    assert causes([*watch._found, Reported("", ("1",), "other_cluster", said)]) == watch._found
+    watch._found = [OtherCluster("one", "other", accepted=True, access=False)]
+    assert watch.condition().problems == [], "it is in the control record"
 
 
 def test_each_problem_is_logged_when_it_begins_and_when_it_has_ended(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from projector.change import read
 from projector.errors import BadRecord
 from schemas import events, resources
 from schemas.envelopes import event_type
+from schemas.events import RequestedEvent
 from schemas.ids import Ids
 from tests.harness import crm
 from tests.harness.crm import Json, Message
@@ -24,13 +25,13 @@ NOT_AN_ID = AN_ID[:-1] + "g"
 class OnlyEvents(msgspec.Struct):
     """Unlike every event, it has no id of its own."""
 
-    events: list[events.RequestedEvent]
+    events: list[RequestedEvent]
 
 
 def test_ids_that_are_in_a_list_alone() -> None:
     ids = Ids(OnlyEvents)
     assert ids
-    assert ids.wrong(OnlyEvents([events.RequestedEvent(id=NOT_AN_ID)])) == "events[0].id"
+    assert ids.wrong(OnlyEvents([RequestedEvent(id=NOT_AN_ID)])) == "events[0].id"
 
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -227,7 +227,7 @@ async def test_the_replay_of_an_organization_is_left_to_a_newer_program(leadview
         await jobs.run_all(writing, settings)
         assert projection.jobs() == {job}
         with pytest.raises(Superseded):
-            await reapply.in_place(writing, settings, crm.ORGANIZATION, resources.RESOURCES)
+            await reapply.in_place(writing, settings, reapply.of_organizations([crm.ORGANIZATION]), resources.RESOURCES)
     assert leadview.documents(1) == {}
 
 

@@ -23,6 +23,7 @@ from projector.ledger.history import Act
 from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
 from projector.line.line import without_deleted
+from projector.operate.observe import observe
 from projector.record import Record
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
@@ -360,6 +361,29 @@ async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Ke
     field = names.dead_letter(record.topic, record.partition, record.offset)
     assert list(kept.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]
     assert (kept.redis.getrange(OWNER, 0, 0), kept.redis.getrange(OWNER, 22, 22)) == (b"L", b"-")
+
+
+async def test_a_bad_revocation_is_known_however_many_other_dead_letters_there_are(alone: Projection) -> None:
+    """That a revoked key may still work is what an operator must learn first."""
+    others = [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(offset)}", offset) for offset in range(10_001)]
+    bad = letter(f"{crm.ORGANIZATION}:{crm.API_KEY}", topic="crm.api-keys")
+    await dead_letters.park(alone.store, [*others, bad])
+    control.write(alone.client)
+    observed = (await observe(alone.store, alone.settings)).redis
+    assert observed
+    assert [found.key for found in observed.bad_access] == [bad.key]
+
+
+async def test_very_many_dead_letters_are_looked_through_less_often(alone: Projection) -> None:
+    others = [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(offset)}", offset) for offset in range(10_001)]
+    await dead_letters.park(alone.store, others)
+    of_access = dead_letters.OfAccess(alone.store, alone.settings)
+    alone.client.config_resetstat()
+    await of_access.look(len(others))
+    scans = calls_of(alone.client, "hscan")
+    assert scans <= 2 * 2 * len(others) / 1_000
+    await of_access.look(len(others))
+    assert calls_of(alone.client, "hscan") == scans
 
 
 OTHER_KEYS = 5_000

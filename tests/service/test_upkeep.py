@@ -28,7 +28,9 @@ from projector.record import Record
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
+from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs, passes, reapply
+from projector.upkeep.duty import Duty
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
@@ -507,3 +509,26 @@ async def test_replays_come_first_and_share_one_reading(kept: Kept, monkeypatch:
     assert readings == [1]
     assert not kept.redis.exists(names.JOBS)
     assert len(stored.documents(kept.redis)) == 3
+
+
+@pytest.mark.apache
+async def test_one_projector_does_what_one_does_for_all(kept: Kept) -> None:
+    """The others look less often for what any of them may do. If it ends, another one takes its place."""
+    kept.leadview.topics.create()
+    await control.complete(kept.store)
+    stops = [Stop(), Stop()]
+    duties = [Duty(kept.settings, kept.writing) for _ in stops]
+    running = [asyncio.create_task(duty.run(stop)) for duty, stop in zip(duties, stops, strict=True)]
+
+    def pauses() -> list[float]:
+        return [duty.often(1.0) for duty in duties]
+
+    await eventually(lambda: sorted(pauses()) == [1.0, 5.0], "one has the duty")
+    await eventually(lambda: kept.redis.exists(names.AS_OF), "it measures Data-As-Of")
+    first, other = sorted(range(2), key=lambda number: pauses()[number])
+    stops[first].set()
+    await running[first]
+    assert not kept.redis.exists(names.DUTY_LOCK), "it is given back at once"
+    await eventually(lambda: duties[other].often(1.0) == 1.0 and kept.redis.exists(names.DUTY_LOCK), "the other has it")
+    stops[other].set()
+    await running[other]

@@ -283,6 +283,9 @@ def comparison_lock(subject: str) -> bytes:
     return b"%b:task:compare:%b" % (PREFIX, subject.encode())
 
 
+ERASURES = PREFIX + b"{ledger}:erasures"
+"""A hash: for each server of Redis, how far its keys were looked through for those of deleted organizations."""
+
 DUTY_LOCK = b"%b:task:duty" % PREFIX
 """The lock of the projector that does what one does for all."""
 

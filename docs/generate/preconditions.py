@@ -60,6 +60,20 @@ PLAIN = (
         "fence, identity",
     ),
     Plain(
+        "projector/upkeep/passes.py",
+        "HSET",
+        "Stores how far a pass over the keys has come that looks for those of deleted organizations.",
+        "the locks of its jobs. Whoever continues it has the same deletions, and the same run of the server",
+        "identity",
+    ),
+    Plain(
+        "projector/upkeep/passes.py",
+        "HDEL",
+        "Deletes that, when the pass has ended.",
+        "the locks of its jobs. If it is missing, a pass begins at the first key",
+        "none needed",
+    ),
+    Plain(
         "projector/upkeep/comparison.py",
         "SET",
         "Stores which parts of the organizations are still to be compared with the topics.",

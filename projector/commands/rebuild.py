@@ -248,7 +248,12 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
     kinds = [resource] if resource else RESOURCES
     await copies.require(operator.store)
     async with writers.writing(operator.settings, "rebuild in place") as writing:
-        count = await reapply.in_place(writing, operator.settings, arguments.organization, kinds, entity_id)
+        wanted = (
+            reapply.of_entity(arguments.organization, entity_id)
+            if entity_id
+            else reapply.of_organizations([arguments.organization])
+        )
+        count = await reapply.in_place(writing, operator.settings, wanted, kinds)
     operator.console.print(f"{count:,} records replayed in place")
     if not count:
         operator.console.print("[yellow]note[/] the topics hold no record of it (any more)")

@@ -28,7 +28,7 @@ from projector.record import Partition
 from projector.redis import late_versions
 from projector.redis.late_versions import LateVersions
 from projector.redis.store import Memory, Store
-from projector.upkeep.dead_letters import of_access, of_newest
+from projector.upkeep.dead_letters import OfAccess, of_newest
 from schemas import names
 from schemas.heartbeat import Clocks
 from schemas.resources import KINDS
@@ -282,6 +282,7 @@ class Observer:
         self._store = store
         self._settings = settings
         self._patience = patience
+        self._of_access = OfAccess(store, settings)
         self._reader: Reader | None = None
         self._topics: tuple[float, list[Topic]] | None = None
         self._layouts: tuple[float, list[int]] | None = None
@@ -373,7 +374,7 @@ class Observer:
             await writers.read(store),
             servers,
             await self._other_layouts(),
-            await of_access(store, self._settings, dead_letters),
+            await self._of_access.look(dead_letters),
             await of_newest(store, self._settings, record.state.live, dead_letters) if record else [],
             await late_versions.current(store, record.state.live) if record else LateVersions(),
             await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),

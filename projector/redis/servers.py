@@ -281,6 +281,12 @@ class OneServer:
         """Returns the servers that are known by now."""
         return [self._node]
 
+    async def nodes_of(self, key: bytes) -> list[Node]:  # noqa: ARG002 - one server holds all keys
+        """Returns the servers that may hold keys of the slot of this key, which does not exist: two while the slot is
+        being moved.
+        """
+        return [self._node]
+
     def node(self, key: bytes) -> Node:  # noqa: ARG002 - one server holds all keys
         """Returns the server of a key."""
         return self._node
@@ -353,6 +359,15 @@ class Cluster:
 
     def known(self) -> list[Node]:
         return list(self._primaries.nodes.values())
+
+    async def nodes_of(self, key: bytes) -> list[Node]:
+        await self._look_for_moves()
+        await self._refresh_map()
+        node = self.node(key)
+        # While a slot is being moved, its server redirects whoever asks for what it does not have.
+        [reply] = await node.send([pack((b"EXISTS", key))])
+        other = reply.node(node.at[0]) if isinstance(reply, Redirected) else None
+        return [node] if other is None else [node, self._primaries.node(other)]
 
     def node(self, key: bytes) -> Node:
         try:

@@ -267,6 +267,22 @@ class Store:
         """Add jobs for any projector to run (`projector/upkeep/jobs.py`). Raises Unavailable."""
         await self.ask_one(b"SADD", names.JOBS, *jobs)
 
+    async def nodes_of(self, key: bytes) -> list[Node]:
+        """Returns the servers that may hold keys of the slot of this key, which does not exist. Raises Unavailable."""
+        return await self._servers.nodes_of(key)
+
+    async def scan_from(
+        self, node: Node, pattern: bytes, cursor: bytes = b"0"
+    ) -> AsyncIterator[tuple[bytes, list[bytes]]]:
+        """Yields the keys of a server that match a pattern, from a cursor on, each time with the next cursor; it is
+        `0` in the end. Raises Unavailable.
+        """
+        while True:
+            cursor, found = await node.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SLICE)
+            yield cursor, found
+            if cursor == b"0":
+                return
+
     async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
         """Yields the keys that match a pattern, in lists of up to `SLICE`. A key may come twice. Raises Unavailable."""
         keys: list[bytes] = []

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from math import inf
 
 import msgspec
 
@@ -43,7 +44,10 @@ from schemas.settings import ProjectorSettings
 _MAX_GAP = 5000
 _MAX_GROUP = 1000
 _LOOK_SECONDS = 10.0
-_MOST_TO_LOOK_AT = 10_000
+_AT_ONCE = 1_000
+"""How many dead letters Redis compares with a pattern in a call: it takes less than half a millisecond."""
+_MANY = 10_000
+"""With more dead letters, not every observation looks through all of them."""
 _MOST_TO_JUDGE = 1_000
 _SHARE = 0.02
 """The share of the time that a look at very many dead letters may take."""
@@ -67,17 +71,33 @@ async def all_dead_letters(store: Store) -> list[DeadLetter]:
     return sorted(dead_letters, key=lambda dead_letter: (dead_letter.topic, dead_letter.partition, dead_letter.offset))
 
 
-async def of_access(store: Store, settings: ProjectorSettings, count: int) -> list[DeadLetter]:
-    """Returns those of organizations and API keys that nobody has accepted: what they should have changed is as before.
+class OfAccess:
+    """Knows the dead letters of organizations and API keys that nobody has accepted, however many others there are:
+    what they should have changed is as before.
 
-    `count` is how many dead letters there are. The list is empty if to look at all of them would keep Redis busy.
-    Raises Unavailable.
+    Redis looks through the names of all dead letters for that, a thousand at a time. If there are very many, it does so
+    less often.
     """
-    if not 0 < count <= _MOST_TO_LOOK_AT:
-        return []
-    patterns = [f"{topic(settings, kind)}:*".encode() for kind in ACCESS_KINDS]
-    found = [letter for each in patterns async for letters in in_slices(store, each) for letter in letters]
-    return [letter for letter in found if not letter.accepted]
+
+    def __init__(self, store: Store, settings: ProjectorSettings) -> None:
+        self._store = store
+        self._patterns = [f"{topic(settings, kind)}:*".encode() for kind in ACCESS_KINDS]
+        self._letters: list[DeadLetter] = []
+        self._look_at = -inf
+
+    async def look(self, count: int) -> list[DeadLetter]:
+        """Returns them, perhaps those of an earlier look. `count` is how many dead letters there are. Raises
+        Unavailable.
+        """
+        began = time.monotonic()
+        if began < self._look_at:
+            return self._letters
+        slices = [in_slices(self._store, pattern, _AT_ONCE) for pattern in self._patterns if count]
+        letters = {letter.field: letter for some in slices async for found in some for letter in found}
+        self._letters = [letter for letter in letters.values() if not letter.accepted]
+        ended = time.monotonic()
+        self._look_at = ended + (ended - began) / _SHARE if count > _MANY else -inf
+        return self._letters
 
 
 async def of_newest(
@@ -217,13 +237,13 @@ async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: 
             )
 
 
-async def in_slices(store: Store, pattern: bytes = b"*") -> AsyncIterator[list[DeadLetter]]:
-    """Yields dead letters, some at a time: all, or those whose coordinates match a pattern. One may come twice. Raises
-    Unavailable.
+async def in_slices(store: Store, pattern: bytes = b"*", count: int = SLICE) -> AsyncIterator[list[DeadLetter]]:
+    """Yields dead letters, some at a time: all, or those whose coordinates match a pattern. Redis looks at about
+    `count` of them in a call. One may come twice. Raises Unavailable.
     """
     cursor = b"0"
     while True:
-        words = (b"HSCAN", names.DEAD_LETTERS, cursor, b"MATCH", pattern, b"COUNT", SLICE)
+        words = (b"HSCAN", names.DEAD_LETTERS, cursor, b"MATCH", pattern, b"COUNT", count)
         cursor, found = await store.ask_one(*words)
         if found:
             yield [msgspec.json.decode(value, type=DeadLetter) for value in found[1::2]]

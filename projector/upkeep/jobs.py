@@ -1,6 +1,6 @@
 """Jobs that must survive a crash: each stays in the set `lv3:tasks` until it is finished.
 
-    erase <organization> <event>    delete every key and dead letter of a deleted organization, in batches
+    erase <organization> <event>    delete every key and dead letter of a deleted organization, in passes over the keys
     replay <organization> <event>   read the records of an organization that was recreated after a delete
 
 `<event>` is the head of the event that made the job due, in hex. So a later event of the organization adds another
@@ -13,12 +13,15 @@ emptied. In both cases the job runs again.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from itertools import islice
 from os import getpid
 from secrets import token_hex
 from socket import gethostname
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -32,6 +35,7 @@ from projector.redis.scripts import erase, expire_lock, finish_work, take_lock
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from projector.upkeep import dead_letters, reapply
+from projector.upkeep.passes import Passes
 from schemas import names
 from schemas.control import GenerationId
 from schemas.fields import UUID_BYTES
@@ -42,6 +46,8 @@ from schemas.settings import ProjectorSettings
 _REPLAYED = (API_KEY, *RESOURCES)
 _DUE = {"erase": JOB_ERASE, "replay": JOB_REPLAY}
 _PAUSE_SECONDS = 1.0
+_MOST_AT_ONCE = 100
+"""How many jobs of a kind are run at the same time; each has a lock that is renewed."""
 
 logger = logging.getLogger(__name__)
 
@@ -108,28 +114,36 @@ async def run(
     """Run all jobs once a second, or as `often` says (`Duty.often`), until `stop` is set. Retries while Redis or Kafka
     is unavailable; `health` is told.
 
-    A job may take long, so nothing else waits for it: neither records nor the upkeep.
+    A job may take long, so nothing else waits for it: neither records nor the upkeep. Readers wait for a replay, and
+    nobody waits for an erasure: so replays wait for no erasure either.
     """
-    await repeat("the run of jobs", lambda: run_all(writing, settings), stop, lambda: often(_PAUSE_SECONDS), health)
+    erasing: asyncio.Task[None] | None = None
+
+    async def turn() -> None:
+        nonlocal erasing
+        due = await _read(writing.store)
+        if erasing and erasing.done():
+            ended, erasing = erasing, None
+            ended.result()
+        if due.erasures and erasing is None:
+            erasing = asyncio.create_task(_erase_all(writing, due.erasures))
+        await _replay_all(writing, settings, due.replays)
+
+    try:
+        await repeat("the run of jobs", turn, stop, lambda: often(_PAUSE_SECONDS), health)
+    finally:
+        if erasing:
+            erasing.cancel()
+            await asyncio.gather(erasing, return_exceptions=True)
 
 
 async def run_all(writing: Writing, settings: ProjectorSettings) -> None:
-    """Run all jobs that no other projector is running, and that this program may run. Raises Unavailable."""
-    store = writing.store
-    for (verb, organization_id), members in (await _read(store)).items():
-        async with locked(store, names.job_lock(verb, organization_id)) as lock:
-            if lock is None:
-                continue
-            if verb == "erase":
-                finished = await _erase(store, organization_id, lock)
-            else:
-                try:
-                    finished = await _replay(writing, settings, organization_id, lock)
-                except Superseded as error:
-                    logger.warning("a job is left to newer programs", extra={"job": members[0], "error": str(error)})
-                    continue
-            if finished:
-                await _remove(writing, verb, organization_id, members)
+    """Run all jobs that no other projector is running, and that this program may run: first the replays. Raises
+    Unavailable.
+    """
+    due = await _read(writing.store)
+    await _replay_all(writing, settings, due.replays)
+    await _erase_all(writing, due.erasures)
 
 
 async def _remove(writing: Writing, verb: str, organization_id: str, members: list[str]) -> None:
@@ -144,39 +158,102 @@ async def _remove(writing: Writing, verb: str, organization_id: str, members: li
             await writing.store.ask([(b"SREM", names.JOBS, *members)], fence=session)
 
 
-async def _read(store: Store) -> dict[tuple[str, str], list[str]]:
-    """Returns the jobs by verb and organization, with the members of the set that name them."""
-    jobs: dict[tuple[str, str], list[str]] = {}
+class _Due(NamedTuple):
+    """The jobs: for each organization, the members of the set that name its job."""
+
+    erasures: dict[str, list[str]]
+    replays: dict[str, list[str]]
+
+
+async def _read(store: Store) -> _Due:
+    due = _Due({}, {})
     for member in sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS)):
         verb, organization_id, *_ = member.split(" ")
-        jobs.setdefault((verb, organization_id), []).append(member)
-    return jobs
+        (due.erasures if verb == "erase" else due.replays).setdefault(organization_id, []).append(member)
+    return due
 
 
-async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
-    """Delete the remaining keys and the dead letters of a deleted organization. Returns False if the job has to be run
-    again.
+class _Job(NamedTuple):
+    """A job whose lock this process holds. `head` is that of the organization when it began."""
+
+    organization_id: str
+    owner: bytes
+    members: list[str]
+    lock: Lock
+    head: bytes
+    due: bytes
+
+
+@asynccontextmanager
+async def _taken(store: Store, verb: str, members: Mapping[str, list[str]]) -> AsyncIterator[list[_Job]]:
+    """Hold the locks of these jobs until the block ends, as far as no other process holds them. Raises Unavailable."""
+    async with AsyncExitStack() as stack:
+        jobs = []
+        for organization_id, some in islice(members.items(), _MOST_AT_ONCE):
+            lock = await stack.enter_async_context(locked(store, names.job_lock(verb, organization_id)))
+            if lock:
+                owner = names.organization(organization_id)
+                jobs.append(_Job(organization_id, owner, some, lock, *await _head(store, owner)))
+        yield jobs
+
+
+async def _erase_all(writing: Writing, members: Mapping[str, list[str]]) -> None:
+    """Delete the remaining keys and the dead letters of deleted organizations. Raises Unavailable."""
+    if members:
+        async with _taken(writing.store, "erase", members) as taken:
+            async for job in _erase(writing.store, taken):
+                await _remove(writing, "erase", job.organization_id, job.members)
+
+
+async def _erase(store: Store, jobs: Sequence[_Job]) -> AsyncIterator[_Job]:
+    """Erase these organizations, and yield each job that is done; others have to be run again.
+
+    They share each pass over the keys, so the passes cost the same, however many organizations were deleted. An
+    organization is done when a pass has found nothing of it: a pass may miss a key that was written, or moved to
+    another server, behind it.
     """
-    owner = names.organization(organization_id)
-    head, _ = await _head(store, owner)
-    if not _is_deleted(head):
-        return True  # recreated meanwhile: a separate job replays it; or Redis was emptied: its event is read again
-    keys, erased = 0, -1
-    while erased:  # a pass may miss a key that was written, or moved to another shard, behind it
-        erased = 0
-        async for some in store.scan(names.of_organization(owner)):
-            erased += await _drop(store, owner, some)
-        keys += erased
+    left = {job.owner: job for job in jobs if _is_deleted(job.head)}
+    for job in jobs:
+        if job.owner not in left:
+            # It was recreated meanwhile: a separate job replays it; or Redis was emptied: its event is read again.
+            yield job
+    keys: Counter[bytes] = Counter()
+    passes = Passes(store, {owner: job.head for owner, job in left.items()}, partial(_drop, store))
+    while left:
+        found = await passes.run(left)
+        keys.update(found)
+        done = [job for owner, job in left.items() if found.get(owner) == 0]
+        recreated = await _erase_letters(store, done)
+        for job in done:
+            del left[job.owner]
+            if job.organization_id in recreated:
+                continue  # its replay stores dead letters again
+            await late_versions.delete_of_organization(store, job.organization_id)
+            logger.info(
+                "everything of a deleted organization was erased",
+                extra={"organization": job.organization_id, "keys": keys[job.owner]},
+            )
+            if await _finish(store, job.owner, job.head, job.lock):
+                yield job
+
+
+async def _erase_letters(store: Store, jobs: Sequence[_Job]) -> set[str]:
+    """Delete the dead letters of deleted organizations. Returns the organizations that were recreated meanwhile."""
+    of_ids, recreated = {job.organization_id: job for job in jobs}, set[str]()
+    if not jobs:
+        return recreated
     async for letters in dead_letters.in_slices(store):
-        own = [letter for letter in letters if letter.organization_id == organization_id]
-        if own and (await _head(store, owner))[0] != head:
-            return False  # recreated meanwhile: its replay stores dead letters again
-        await dead_letters.delete(store, [letter for letter in own if not _is_later(letter, read_head(head))])
-    await late_versions.delete_of_organization(store, organization_id)
-    logger.info(
-        "everything of a deleted organization was erased", extra={"organization": organization_id, "keys": keys}
-    )
-    return await _finish(store, owner, head, lock)
+        own: dict[str, list[DeadLetter]] = {}
+        for letter in letters:
+            if letter.organization_id in of_ids:
+                own.setdefault(letter.organization_id, []).append(letter)
+        for organization_id, some in own.items():
+            job = of_ids[organization_id]
+            if organization_id in recreated or (await _head(store, job.owner))[0] != job.head:
+                recreated.add(organization_id)
+            else:
+                await dead_letters.delete(store, [it for it in some if not _is_later(it, read_head(job.head))])
+    return recreated
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
@@ -221,26 +298,38 @@ async def _contacts_of_leads(store: Store, owner: bytes, keys: list[bytes]) -> s
     }
 
 
-async def _replay(writing: Writing, settings: ProjectorSettings, organization_id: str, lock: Lock) -> bool:
-    """Read the records of an organization from the beginning of the topics to their current end.
+async def _replay_all(writing: Writing, settings: ProjectorSettings, members: Mapping[str, list[str]]) -> None:
+    """Read the records of recreated organizations from the beginning of the topics to their current end: once for all
+    of them. Raises Unavailable.
 
-    The API serves nothing of the organization before. Records of equal events are written, too: an erasure that ran at
-    the same time may have deleted a contact, and with it the index entry of a lead that is still stored, or the record
-    by which an API key is found. Bad records become dead letters again. Returns False if the job has to be run again,
-    such as because a transaction holds back records that Kafka has acknowledged: one of them may revoke a key.
+    The API serves nothing of them before. Records of equal events are written, too: an erasure that ran at the same
+    time may have deleted a contact, and with it the index entry of a lead that is still stored, or the record by which
+    an API key is found. Bad records become dead letters again. The jobs have to be run again if a transaction holds
+    back records that Kafka has acknowledged: one of them may revoke a key.
     """
-    store, owner = writing.store, names.organization(organization_id)
-    head, due = await _head(store, owner)
-    if due != JOB_REPLAY:
-        return True  # deleted meanwhile: a separate job erases it; or an earlier job has replayed it already
-    if await held_back(settings, _REPLAYED):
-        return False
-    count = await reapply.in_place(writing, settings, organization_id, _REPLAYED, parks=True)
-    logger.info(
-        "the records of a recreated organization were applied again",
-        extra={"organization": organization_id, "records": count},
-    )
-    return await _finish(store, owner, head, lock)
+    if not members:
+        return
+    async with _taken(writing.store, "replay", members) as taken:
+        jobs = [job for job in taken if job.due == JOB_REPLAY]
+        for job in taken:
+            if job.due != JOB_REPLAY:
+                # It was deleted meanwhile: a separate job erases it; or an earlier job has replayed it already.
+                await _remove(writing, "replay", job.organization_id, job.members)
+        if not jobs or await held_back(settings, _REPLAYED):
+            return
+        wanted = reapply.of_organizations(job.organization_id for job in jobs)
+        try:
+            count = await reapply.in_place(writing, settings, wanted, _REPLAYED, parks=True)
+        except Superseded as error:
+            logger.warning("a job is left to newer programs", extra={"job": jobs[0].members[0], "error": str(error)})
+            return
+        for job in jobs:
+            logger.info(
+                "the records of a recreated organization were applied again",
+                extra={"organization": job.organization_id, "records": count},
+            )
+            if await _finish(writing.store, job.owner, job.head, job.lock):
+                await _remove(writing, "replay", job.organization_id, job.members)
 
 
 async def _head(store: Store, owner: bytes) -> tuple[bytes, bytes]:

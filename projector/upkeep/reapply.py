@@ -1,9 +1,9 @@
-"""Reads records of one organization or one entity from the topics again, and applies them while the lines run.
+"""Reads records of some organizations or of one entity from the topics again, and applies them while the lines run.
 
 Stale records change nothing, as everywhere. Bad records are usually skipped: the line has parked them as dead letters.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
@@ -17,6 +17,7 @@ from projector.redis.calls import Generations
 from projector.redis.servers import Fence
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
+from schemas.fields import UUID_AS_0
 from schemas.resources import ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
@@ -24,35 +25,38 @@ _BATCH, _BATCH_BYTES = 200, 262_144
 Wanted = Callable[[Record], bool]
 
 
-def of_organization(organization_id: str) -> Wanted:
-    """Selects the records whose message key begins with the id of one organization, except its own records.
+def of_organizations(organization_ids: Iterable[str]) -> Wanted:
+    """Selects the records whose message key begins with the id of one of these organizations, except their own records.
 
     A key with the id in upper case is bad, but it is one of this organization as well.
     """
-    start, length = organization_id.encode(), len(organization_id)
+    starts, length = {id_.encode() for id_ in organization_ids}, len(UUID_AS_0)
 
     def is_wanted(record: Record) -> bool:
-        return record.key is not None and record.key[:length].lower() == start and record.kind is not ORGANIZATION
+        return record.key is not None and record.key[:length].lower() in starts and record.kind is not ORGANIZATION
 
     return is_wanted
+
+
+def of_entity(organization_id: str, entity_id: str) -> Wanted:
+    """Selects the records of one entity."""
+    key = f"{organization_id}:{entity_id}".encode()
+    return lambda record: record.key == key
 
 
 async def in_place(
     writing: Writing,
     settings: ProjectorSettings,
-    organization_id: str,
+    wanted: Wanted,
     kinds: Sequence[Kind],
-    entity_id: str | None = None,
     *,
     parks: bool = False,
 ) -> int:
-    """Apply the records of one organization, or of one entity, again, in every generation that is written.
+    """Apply these records again, in every generation that is written.
 
     Documents that already show the same event are written as well, which repairs corrupted ones. With `parks`, bad
     records become dead letters. Returns how many of these records the topics contain. Raises Superseded or Unavailable.
     """
-    key = f"{organization_id}:{entity_id}".encode()
-    wanted: Wanted = (lambda record: record.key == key) if entity_id else of_organization(organization_id)
     count = 0
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())

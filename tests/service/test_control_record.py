@@ -11,10 +11,11 @@ from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Conflict, Refused, Superseded, Unavailable
 from projector.ledger import copies, writers
-from projector.ledger.control import ControlRecord
-from projector.ledger.ledger import Sessions
+from projector.ledger.control import ControlRecord, WentBack
+from projector.ledger.ledger import Ledger, Sessions
 from projector.mapping import VERSION
 from projector.rebuild import generations, replay
+from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs, reapply
 from schemas import names, resources
@@ -227,7 +228,7 @@ async def test_the_replay_of_an_organization_is_left_to_a_newer_program(leadview
         await jobs.run_all(writing, settings)
         assert projection.jobs() == {job}
         with pytest.raises(Superseded):
-            await reapply.in_place(writing, settings, crm.ORGANIZATION, resources.RESOURCES)
+            await reapply.in_place(writing, settings, reapply.of_organizations([crm.ORGANIZATION]), resources.RESOURCES)
     assert leadview.documents(1) == {}
 
 
@@ -343,3 +344,32 @@ async def test_connections_that_are_opened_at_once_are_confirmed_by_two_readings
             for _ in range(2):
                 with pytest.raises(Unavailable, match="has changed while a batch"):
                     await session.confirm()
+
+
+@pytest.mark.parametrize("partitions", [4, 800])
+async def test_a_look_at_the_record_costs_the_same_however_many_partitions_there_are(
+    alone: Projection, partitions: int
+) -> None:
+    """While nothing changes: a program that writes looks each second, and a line compares its own positions."""
+    await control.complete(alone.store)
+    own = {Partition("crm.leads", number): 7 for number in range(4)}
+    everything = {f"crm.leads:{number}": "7 1 1 0 -" for number in range(partitions)}
+    alone.client.hset(names.CONTROL, mapping=everything)
+    sessions = Sessions(alone.store)
+    ledger = Ledger(alone.store, sessions)
+    before = await sessions.look()
+    with await ledger.open() as session:
+        alone.client.config_resetstat()
+        sent = alone.client.info("stats")["total_net_output_bytes"]
+        for _ in range(10):
+            assert (await sessions.look()).stamp == before.stamp
+            assert await ledger.check(session, own) is None
+        stats = alone.client.info("stats")
+        commands = alone.client.info("commandstats")
+        assert commands["cmdstat_hmget"]["calls"] == 20
+        assert "cmdstat_hgetall" not in commands
+        assert stats["total_net_output_bytes"] - sent < 30_000, "and nothing of the other partitions is sent"
+        alone.client.hset(names.CONTROL, "crm.leads:3", "6 1 1 0 -")
+        assert await ledger.check(session, own) == WentBack(["crm.leads:3"])
+        alone.client.hset(names.CONTROL, "filled", "")
+        assert not (await sessions.look()).serves, "what has changed is seen"

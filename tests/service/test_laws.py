@@ -194,9 +194,9 @@ async def _keep(
             if verb == "erase" and not until_done and random.random() < 0.5:
                 finished = await _erase_some(projection, organization_id, random)
             elif verb == "erase":
-                async with jobs.locked(projection.store, names.job_lock(verb, organization_id)) as held:
-                    assert held
-                    finished = await jobs._erase(projection.store, organization_id, held)
+                async with jobs._taken(projection.store, verb, {organization_id: [job]}) as taken:
+                    assert taken
+                    finished = bool([ended async for ended in jobs._erase(projection.store, taken)])
             else:
                 finished = await _replay(projection, history, random, organization_id, generations)
             if finished:
@@ -216,12 +216,12 @@ async def _erase_some(projection: Projection, organization_id: str, random: Rand
 async def _replay(
     projection: Projection, history: History, random: Random, organization_id: str, generations: tuple[int, ...]
 ) -> bool:
-    """As `jobs._replay` does, from this history in place of Kafka."""
+    """As `jobs._replay_all` does, from this history in place of Kafka."""
     owner = names.organization(organization_id)
     head, due = await jobs._head(projection.store, owner)
     if due != b"R":
         return True
-    wanted = reapply.of_organization(organization_id)
+    wanted = reapply.of_organizations([organization_id])
     async with jobs.locked(projection.store, names.job_lock("replay", organization_id)) as held:
         assert held
         for batch in histories.merged(history, random):

@@ -4,15 +4,18 @@ Each moment of a job is held by a proxy in front of Redis, which holds back a re
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from types import NoneType
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 from devstack.fault_proxy import Faults, FaultyProxy
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_server import RedisServer
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies, history
@@ -20,11 +23,14 @@ from projector.ledger.history import Act
 from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
 from projector.line.line import without_deleted
+from projector.operate.observe import observe
 from projector.record import Record
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
-from projector.upkeep import dead_letters, jobs
+from projector.stop import Stop
+from projector.upkeep import dead_letters, jobs, passes, reapply
+from projector.upkeep.duty import Duty
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
@@ -357,3 +363,172 @@ async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Ke
     field = names.dead_letter(record.topic, record.partition, record.offset)
     assert list(kept.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]
     assert (kept.redis.getrange(OWNER, 0, 0), kept.redis.getrange(OWNER, 22, 22)) == (b"L", b"-")
+
+
+async def test_a_bad_revocation_is_known_however_many_other_dead_letters_there_are(alone: Projection) -> None:
+    """That a revoked key may still work is what an operator must learn first."""
+    others = [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(offset)}", offset) for offset in range(10_001)]
+    bad = letter(f"{crm.ORGANIZATION}:{crm.API_KEY}", topic="crm.api-keys")
+    await dead_letters.park(alone.store, [*others, bad])
+    control.write(alone.client)
+    observed = (await observe(alone.store, alone.settings)).redis
+    assert observed
+    assert [found.key for found in observed.bad_access] == [bad.key]
+
+
+async def test_very_many_dead_letters_are_looked_through_less_often(alone: Projection) -> None:
+    others = [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(offset)}", offset) for offset in range(10_001)]
+    await dead_letters.park(alone.store, others)
+    of_access = dead_letters.OfAccess(alone.store, alone.settings)
+    alone.client.config_resetstat()
+    await of_access.look(len(others))
+    scans = calls_of(alone.client, "hscan")
+    assert scans <= 2 * 2 * len(others) / 1_000
+    await of_access.look(len(others))
+    assert calls_of(alone.client, "hscan") == scans
+
+
+OTHER_KEYS = 5_000
+
+
+def deletions(count: int) -> list[str]:
+    return [crm.uuid(0x5000 + number) for number in range(count)]
+
+
+async def with_deleted(projection: Projection, organization_ids: Sequence[str]) -> None:
+    """Store documents of another organization, and of these, which are deleted then."""
+    await control.complete(projection.store)
+    for start in range(0, OTHER_KEYS, 500):
+        records = [crm.lead(id=crm.uuid(0x9000 + start + number)).record(number) for number in range(500)]
+        await projection.apply(*records)
+    for organization_id in organization_ids:
+        await projection.apply(crm.lead(organization_id=organization_id).record(0))
+        await projection.apply(crm.deleted(resources.ORGANIZATION, 2, organization_id=organization_id).record(0))
+
+
+def calls_of(client: Any, command: str) -> int:
+    """Returns how often Redis has executed a command since the last CONFIG RESETSTAT."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def scans_of_a_pass(client: Any) -> int:
+    """Returns how often SCAN is called in a pass over all keys, and counts anew from now on."""
+    client.config_resetstat()
+    for _ in client.scan_iter(count=100):
+        pass
+    scans = calls_of(client, "scan")
+    client.config_resetstat()
+    return scans
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_deletions_share_the_passes_over_all_keys(alone: Projection, count: int) -> None:
+    await with_deleted(alone, deletions(count))
+    one_pass = scans_of_a_pass(alone.client)
+    await jobs.run_all(alone.writing, alone.settings)
+    assert alone.jobs() == set()
+    assert calls_of(alone.client, "scan") <= 2 * one_pass, "two passes, however many were deleted"
+    for organization_id in deletions(count):
+        owner = names.organization(organization_id)
+        assert list(alone.client.scan_iter(names.of_organization(owner))) == []
+
+
+async def test_an_erasure_that_was_cut_off_continues_where_it_was(
+    alone: Projection, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "_STORE_SECONDS", 0.0)
+    await with_deleted(alone, deletions(2))
+    one_pass = scans_of_a_pass(alone.client)
+    settings = ProjectorSettings(redis_url=proxy.url)
+    store = Store(settings)
+    running = asyncio.create_task(jobs.run_all(Writing(store, Sessions(store)), settings))
+    await eventually(lambda: calls_of(alone.client, "scan") > one_pass / 2, "half of a pass is done")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await store.close()
+    cut_off = calls_of(alone.client, "scan")
+    assert alone.client.hlen(names.ERASURES) == 1
+    await jobs.run_all(alone.writing, alone.settings)
+    assert (alone.jobs(), alone.client.exists(names.ERASURES)) == (set(), 0)
+    assert calls_of(alone.client, "scan") <= 2 * one_pass + 2, f"the {cut_off} were not in vain"
+    for organization_id in deletions(2):
+        assert list(alone.client.scan_iter(names.of_organization(names.organization(organization_id)))) == []
+
+
+async def test_an_erasure_asks_the_server_of_its_slot(sharded: Projection, cluster: RedisCluster) -> None:
+    """Also the one to which the slot is being moved, and no other."""
+    organization_id = crm.ORGANIZATION
+    owner, slot = names.organization(organization_id), names.tag_slot(names.tag(OWNER))
+    await with_deleted(sharded, [])
+    await sharded.apply(*(crm.lead(id=crm.uuid(number)).record(number) for number in range(1, 20)))
+    source = cluster.owner(slot)
+    [target, third] = [primary for primary in cluster.primaries if primary is not source]
+    await sharded.apply(crm.deleted(resources.ORGANIZATION, 2).record(0))
+    with cluster.moving(slot, target) as move:
+        move(2)
+        for primary in cluster.primaries:
+            with primary.client() as client:
+                client.config_resetstat()
+        assert {str(node) for node in await sharded.store.nodes_of(owner + b"-")} == {
+            f"127.0.0.1:{urlsplit(server.url).port}" for server in (source, target)
+        }
+        move()
+    await jobs.run_all(sharded.writing, sharded.settings)
+    left = [key for primary in cluster.primaries for key in keys_of(primary, names.of_organization(owner))]
+    assert (left, sharded.jobs()) == ([], set())
+    with third.client() as client:
+        assert calls_of(client, "scan") <= 1  # that of this test
+
+
+def keys_of(server: RedisServer, pattern: bytes) -> list[bytes]:
+    with server.client() as client:
+        return list(client.keys(pattern))
+
+
+@pytest.mark.apache
+async def test_replays_come_first_and_share_one_reading(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers wait for a replay. Nobody waits for an erasure."""
+    recreated, deleted = deletions(3), deletions(6)[3:]
+    kept.leadview.publish_all([crm.lead(organization_id=id_) for id_ in recreated])
+    await control.complete(kept.store)
+    for id_ in (*recreated, *deleted):
+        await kept.apply(crm.deleted(resources.ORGANIZATION, 1, organization_id=id_).record(0))
+    for id_ in recreated:
+        await kept.apply(crm.organization(2, organization_id=id_).record(1))
+    done: list[str] = []
+    monkeypatch.setattr(jobs.logger, "info", lambda _, extra: done.append(extra["organization"]))
+    readings, in_place = [0], reapply.in_place
+
+    async def counted(*words: Any, **named: Any) -> int:
+        readings[0] += 1
+        return await in_place(*words, **named)
+
+    monkeypatch.setattr(reapply, "in_place", counted)
+    await jobs.run_all(kept.writing, kept.settings)
+    assert (sorted(done[:3]), sorted(done[3:])) == (recreated, deleted)
+    assert readings == [1]
+    assert not kept.redis.exists(names.JOBS)
+    assert len(stored.documents(kept.redis)) == 3
+
+
+@pytest.mark.apache
+async def test_one_projector_does_what_one_does_for_all(kept: Kept) -> None:
+    """The others look less often for what any of them may do. If it ends, another one takes its place."""
+    kept.leadview.topics.create()
+    await control.complete(kept.store)
+    stops = [Stop(), Stop()]
+    duties = [Duty(kept.settings, kept.writing) for _ in stops]
+    running = [asyncio.create_task(duty.run(stop)) for duty, stop in zip(duties, stops, strict=True)]
+
+    def pauses() -> list[float]:
+        return [duty.often(1.0) for duty in duties]
+
+    await eventually(lambda: sorted(pauses()) == [1.0, 5.0], "one has the duty")
+    await eventually(lambda: kept.redis.exists(names.AS_OF), "it measures Data-As-Of")
+    first, other = sorted(range(2), key=lambda number: pauses()[number])
+    stops[first].set()
+    await running[first]
+    assert not kept.redis.exists(names.DUTY_LOCK), "it is given back at once"
+    await eventually(lambda: duties[other].often(1.0) == 1.0 and kept.redis.exists(names.DUTY_LOCK), "the other has it")
+    stops[other].set()
+    await running[other]

@@ -1,5 +1,6 @@
 """The command line of the projector, its settings, and what a command of an operator prints for programs."""
 
+import tracemalloc
 from io import StringIO
 from typing import Any
 
@@ -189,3 +190,16 @@ def test_json_is_valid_in_any_terminal(value: Any, expected: Any, terminal: bool
     Operator(None, None, console, json=True).print_json(value)  # type: ignore[arg-type]  # prints only
     assert orjson.loads(output.getvalue()) == expected
     assert output.getvalue() == orjson.dumps(expected, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def test_json_of_very_many_needs_little_more_memory_than_its_text() -> None:
+    output = StringIO()
+    operator = Operator(None, None, Console(file=output), json=True)  # type: ignore[arg-type]  # prints only
+    value = [{"topic": "crm.leads", "offset": number} for number in range(20_000)]
+    tracemalloc.start()
+    try:
+        operator.print_json(value)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * len(output.getvalue())

@@ -22,7 +22,7 @@ from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka
+from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import wait_until
 from tests.service.conftest import new_leadview
 
@@ -155,7 +155,7 @@ def test_what_redis_says_while_it_loads(
                 "the log line says it",
             )
             assert_unavailable(ask(api, Caller()), api.get("/readyz"))
-        with new_leadview(kafka, topic_prefix, server, tmp_path) as leadview:
+        with new_leadview(kafka, topic_prefix, RedisService(server.url), tmp_path) as leadview:
             status = leadview.run("status", "--json").json
     assert status["kinds"][0] == "redis_unknown"
     assert "LOADING" in status["problems"][0]
@@ -166,7 +166,8 @@ def test_what_redis_says_when_it_cannot_save(
 ) -> None:
     """It refuses writes only, so documents are served as before. `status` says why it refuses them."""
     caller = records.caller()
-    with running_api(patient(own_redis.url)) as api, new_leadview(kafka, topic_prefix, own_redis, tmp_path) as leadview:
+    service = RedisService(own_redis.url)
+    with running_api(patient(own_redis.url)) as api, new_leadview(kafka, topic_prefix, service, tmp_path) as leadview:
         wait_until_served(api, caller)
         (own_redis.directory / "dump.rdb").mkdir()
         client.config_set("save", "3600 1")  # a save that fails blocks writes only if saving is enabled

@@ -135,12 +135,16 @@ $(REFERENCE)/gitleaks: | $(GO)/go
 $(REFERENCE)/actionlint: | $(GO)/go
 	GOBIN="$(CURDIR)/$(REFERENCE)" $(COMPILE) install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
-# Publishes with Confluent's serializer, Debezium's outbox event router, and the usual clients of Node.js and Java, and
-# checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.
-wire: $(VENV)/dev.stamp
-	$(call TOOL,build/wire) "confluent-kafka[json]==2.16.0" pre-commit==4.7.0
-	cp tests/service/wire/producers/package.json tests/service/wire/producers/package-lock.json build/wire
+# Publishes with Confluent's serializer, Debezium's outbox event router, the usual clients of Node.js and Java, and the SDKs
+# of CloudEvents, and checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.
+PRODUCERS = tests/service/wire/producers
+wire: $(VENV)/dev.stamp | $(GO)/go
+	$(call TOOL,build/wire) "confluent-kafka[json]==2.16.0" pre-commit==4.7.0 cloudevents==2.2.0
+	cp $(PRODUCERS)/package.json $(PRODUCERS)/package-lock.json $(PRODUCERS)/go.mod $(PRODUCERS)/go.sum build/wire
 	cd build/wire && npm ci --silent --ignore-scripts --no-audit --no-fund
+	mvn -q -B -f $(PRODUCERS)/pom.xml dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/build/wire/jars"
+	cp docs/examples/publish_cloudevents.go build/wire
+	cd build/wire && $(COMPILE) build -o publish_cloudevents publish_cloudevents.go
 	$(BIN)/python -m pytest -m wire tests/service/wire $(ARGS)
 
 check: $(VENV)/dev.stamp

@@ -261,14 +261,15 @@ def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> 
     decoder = _DATA[kind].get((type_ or b"").decode())
     if decoder is None:
         raise BadRecord(of_header("not_valid" if type_ else "missing", "ce_type", kind))
-    if (content_type := headers.get("content-type")) is not None:
+    # A client that sends what an event does not have sends an empty header.
+    if content_type := headers.get("content-type"):
         _check_json(content_type.decode(), "headers.content-type")
     time = headers.get("ce_time")
     try:
         entity = decoder.decode(value)
     except msgspec.MsgspecError as error:
         entity = _respelt(decoder, value, kind, error, binary=True)
-    return entity, None if time is None else _read_time(time.decode(), kind)
+    return entity, _read_time(time.decode(), kind) if time else None
 
 
 def _read_time(text: str, kind: Kind) -> int:

@@ -3,7 +3,9 @@
 `test_redis_faults.py` breaks the way into Redis, for both programs.
 """
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +13,8 @@ from uuid import uuid4
 import pytest
 import redis
 
+from devstack.child import Child
+from devstack.programs import while_running
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.settings import ApiSettings
@@ -18,7 +22,7 @@ from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
-from tests.harness.services import Kafka
+from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import wait_until
 from tests.service.conftest import new_leadview
 
@@ -125,6 +129,55 @@ def test_what_redis_says_when_it_refuses_a_connection(
     assert said in status["problems"][0]
     for name in change:
         client.config_set(name, _BEFORE[name])
+
+
+_LOADED_COMMANDS, _LOADED_MICROSECONDS = 300_000, "200"
+"""Redis answers after each thousand commands of its log. All of them last for a minute: longer than the test."""
+
+
+def test_what_redis_says_while_it_loads(
+    kafka: Kafka, topic_prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log line of a 503 says it, and so does `status`. Redis replays its log slowly."""
+    with (
+        RedisServer.start(tmp_path / "loading", appendonly=True) as server,
+        server.client() as writer,
+        socket.create_connection((server.host, server.port)) as connection,
+    ):
+        connection.sendall(b"INCR counter\r\n" * _LOADED_COMMANDS)
+        wait_until(lambda: writer.get("counter") == str(_LOADED_COMMANDS), "the log is long")
+    slow = Child([*server._command, "--key-load-delay", _LOADED_MICROSECONDS], log=tmp_path / "slow.log")
+    with ExitStack() as ending:
+        ending.callback(slow.kill)
+        with running_api(patient(server.url), ready=False) as api:
+            wait_until(
+                while_running(slow, lambda: ask(api, Caller()).status == 503 and "LOADING" in reason(caplog)),
+                "the log line says it",
+            )
+            assert_unavailable(ask(api, Caller()), api.get("/readyz"))
+        with new_leadview(kafka, topic_prefix, RedisService(server.url), tmp_path) as leadview:
+            status = leadview.run("status", "--json").json
+    assert status["kinds"][0] == "redis_unknown"
+    assert "LOADING" in status["problems"][0]
+
+
+def test_what_redis_says_when_it_cannot_save(
+    own_redis: RedisServer, client: redis.Redis, records: Records, kafka: Kafka, topic_prefix: str, tmp_path: Path
+) -> None:
+    """It refuses writes only, so documents are served as before. `status` says why it refuses them."""
+    caller = records.caller()
+    service = RedisService(own_redis.url)
+    with running_api(patient(own_redis.url)) as api, new_leadview(kafka, topic_prefix, service, tmp_path) as leadview:
+        wait_until_served(api, caller)
+        (own_redis.directory / "dump.rdb").mkdir()
+        client.config_set("save", "3600 1")  # a save that fails blocks writes only if saving is enabled
+        client.bgsave()
+        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "saving fails")
+        assert ask(api, caller).status == 404
+        status = leadview.run("status", "--json").json
+        client.config_set("save", "")
+    kind = status["kinds"].index("redis_refuses_writes")
+    assert "MISCONF" in status["problems"][kind]
 
 
 def test_a_user_without_a_password_is_not_another_user(own_redis: RedisServer, client: redis.Redis) -> None:

@@ -90,6 +90,8 @@ def without(data: Json, field: str) -> Json:
         pytest.param(structured(datacontenttype="application/json"), 1, 5, id="data is JSON"),
         pytest.param(structured(datacontenttype="Application/JSON; charset=utf-8"), 1, 5, id="with a character set"),
         pytest.param(crm.with_headers(BINARY, content__type=None), 7, 5, id="binary, no content type"),
+        pytest.param(crm.with_headers(BINARY, content__type=b""), 7, 5, id="binary, an empty content type"),
+        pytest.param(crm.with_headers(BINARY, ce_time=b""), 7, 5, id="an empty time header: the record's own"),
         pytest.param(
             crm.with_headers(BINARY, content__type=b"application/vnd.crm+json"), 7, 5, id="binary, JSON by its suffix"
         ),

@@ -10,7 +10,7 @@ import pytest
 from docs.generate.json_schema import examples
 from projector.change import read
 from projector.errors import BadRecord
-from schemas import events, resources
+from schemas import resources
 from schemas.envelopes import event_type
 from schemas.events import RequestedEvent
 from schemas.ids import Ids

@@ -18,6 +18,7 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
 from docs.generate.json_schema import examples
+from projector.kafka.partitioner import partition_of
 from schemas import resources
 from tests.harness import crm
 from tests.harness.expected import documents_of
@@ -72,6 +73,37 @@ def test_java(broker: Kafka) -> None:
     else:
         assert done.returncode == 0, done.stderr
         assert published(broker) == SENT
+
+
+EXAMPLES = ROOT / "docs" / "examples"
+SDKS: dict[str, list[str | Path]] = {
+    "Python": [INSTALLED / "bin" / "python", EXAMPLES / "publish_cloudevents.py"],
+    "Node.js": ["node", INSTALLED / "publish_cloudevents.mjs"],
+    "Java": ["java", "-cp", f"{INSTALLED / 'jars'}/*", EXAMPLES / "PublishCloudEvents.java"],
+    "Go": [INSTALLED / "publish_cloudevents"],
+}
+
+
+@pytest.mark.parametrize("mode", ["structured", "binary"])
+@pytest.mark.parametrize("language", SDKS)
+def test_events_of_the_sdks_of_cloudevents_are_applied(language: str, mode: str, leadview: Leadview) -> None:
+    """With each client's own way to choose the partition, which has to be the same."""
+    shutil.copy(EXAMPLES / "publish_cloudevents.mjs", INSTALLED)  # it looks for modules beside itself
+    topic = leadview.topics.name(resources.LEAD)
+    messages = [
+        crm.lead(2, referrer="München"),
+        crm.lead(3, id=crm.OTHER_LEAD, referrer="gone"),
+        crm.tombstone(resources.LEAD, crm.OTHER_LEAD),
+    ]
+    lines = b"".join(message.key + b"\t" + (message.value or b"") + b"\n" for message in messages)
+    printed_by([*SDKS[language], leadview.kafka.bootstrap_servers, topic, mode], stdin=lines.decode())
+    sent = records(leadview.kafka, topic, len(messages))
+    assert [record.partition for record in sent] == [partition_of(record.key or b"", 3) for record in sent]
+    assert ["ce_id" in dict(record.headers) for record in sent if record.value] == [mode == "binary"] * 2
+    leadview.publish(crm.organization())
+    leadview.start("run")
+    expected = documents_of([message.record(offset) for offset, message in enumerate(messages)])
+    wait_until(lambda: leadview.documents() == expected, "the lead is there, and the other one is deleted")
 
 
 PYTHON = INSTALLED / "bin" / "python"

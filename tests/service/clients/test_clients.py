@@ -32,7 +32,8 @@ QUOTE_TOTAL = 1234567.89
 """Not to be told from its neighbours in 32 bits."""
 NOTES_COUNT = 3_000_000_000
 """More than 32 bits."""
-CUSTOM_FIELDS = {"company": "Kite & Anchor", "budget": 1234567.89, "newsletter": True, "diets": ["vegan"], "day": None}
+CUSTOM_FIELDS = {"code": "0042", "said": "true", "budget": 1234567.89, "news": True, "diets": ["vegan"], "day": None}
+"""Texts that look like another type stay texts."""
 LEAD = ["ACCEPTED", "Europe/London", QUOTE_TOTAL, NOTES_COUNT, "newsletter"]
 EXPECTED = [
     ["200", 200, *LEAD],

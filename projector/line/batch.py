@@ -49,9 +49,10 @@ from schemas.layouts import HISTORY_BIT, RECORD_TIME, STATE_TOMBSTONE, VERSION, 
 from schemas.resources import RESOURCES, Resource
 
 _BATCH_SECONDS = 0.02
-_FAN_OUT_SECONDS = 0.005
 """How long a batch takes in further polls, and waits for them: each record is written at once, and visible from then
 on, but a checkpoint for every few of them would take as long as to write them."""
+_FAN_OUT_SECONDS = 0.005
+"""How long the line makes steps of fan-outs before it polls again."""
 WINDOW = 1000
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
 """What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in

@@ -225,7 +225,7 @@ def test_another_kafka_cluster(leadview: Leadview, other_kafka: Kafka, tmp_path:
         wait_for_kinds(leadview)
         # The other one takes over.
         projector.stop()
-        other.start("run", metrics_port=port)
+        projector = other.start("run", metrics_port=port)
         other.run("rebuild", "--accept-cluster", met, "--max-latency", "0").ends(0)
         other.wait_until_current()
         wait_for_kinds(other, "other_cluster")
@@ -236,6 +236,8 @@ def test_another_kafka_cluster(leadview: Leadview, other_kafka: Kafka, tmp_path:
         wait_for_kinds(other)
         assert any("--accept-cluster" in it for it in other.run("status", "--history").output.splitlines())
         # And back once more.
+        projector.stop()
+        leadview.start("run")
         leadview.run("rebuild", "--accept-cluster", known, "--max-latency", "0", "--force").ends(0)
         assert leadview.state().cluster == known
 

@@ -35,7 +35,7 @@ _RETRY_SECONDS = 0.001
 _PROBE_CONNECTIONS = 32
 _PROBED_SECONDS = 120.0
 _FLUSH_SECONDS = 5.0
-_PRODUCER = {"acks": "all", "linger.ms": 1}
+_PRODUCER = {"acks": "all", "linger.ms": 1, "partitioner": "murmur2_random"}
 _PAUSE_SECONDS = 0.1
 _COARSE_SECONDS = 0.005
 

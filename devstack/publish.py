@@ -81,11 +81,12 @@ def create_missing_topics(settings: ProjectorSettings) -> None:
 
 
 class Publisher:
-    """A producer for the topics with the prefix. All records of a key go to one partition, as with kcat."""
+    """A producer for the topics with the prefix. It chooses partitions as docs/events.md says."""
 
     def __init__(self, settings: ProjectorSettings) -> None:
         self._prefix = settings.topic_prefix
-        self._producer = Producer(connection(settings) | {"enable.idempotence": True, "linger.ms": 5})
+        options = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        self._producer = Producer(connection(settings) | options)
         self._failure: str | None = None
         self.delivered = 0
 

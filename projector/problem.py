@@ -404,6 +404,12 @@ class Silent(_Note, frozen=True):
     seconds: float
 
 
+class Misplaced(_Note, frozen=True):
+    """New records of these topics are in other partitions than murmur2 gives for their message keys."""
+
+    topics: tuple[str, ...]
+
+
 class RedisNearlyFull(_Note, frozen=True):
     """`used` is the share of maxmemory on the fullest server."""
 
@@ -450,6 +456,7 @@ Problem = (
     | OtherLayout
     | DeadLetters
     | Silent
+    | Misplaced
     | RedisNearlyFull
 )
 

@@ -97,7 +97,8 @@ class Condition(Struct, frozen=True, kw_only=True):
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
     in milliseconds since 1970, and 0 if it was never measured. `clocks` is None unless they differ. `hindered` are the
-    lines whose last step has failed. `members` is what the coordinators of consumer groups call the lines; None if its
+    lines whose last step has failed. `misplaced` are the topics with new records in other partitions than murmur2 gives
+    for their message keys. `members` is what the coordinators of consumer groups call the lines; None if its
     version does not say it. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version
     does not say it.
     """
@@ -116,6 +117,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     clocks: Clocks | None = None
     prefix: str | None = None
     group: str | None = None
+    misplaced: list[str] = []
 
 
 class Heartbeat(Condition, frozen=True):

@@ -23,6 +23,7 @@ from projector.line.batch import BadRecordGuard, Batch, StoredHeads
 from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
+from projector.line.placement import Placement
 from projector.line.positions import Beside, Positions
 from projector.record import Partition, Record
 from projector.redis.store import Store
@@ -93,6 +94,11 @@ class Line:
         self.health = LineHealth(name)
         self.topics = self._source.topics
         self._unknown_fields = UnknownFields(self.topics)
+        self._placement = Placement()
+
+    def misplaced(self) -> list[str]:
+        """Returns the topics with records in other partitions than murmur2 gives."""
+        return self._placement.misplaced(time.monotonic())
 
     @property
     def member_id(self) -> str:
@@ -235,7 +241,9 @@ class Line:
             self.health.advanced()
             self._metrics.batch(batch.applied, len(batch.dead_letters), batch.seconds, batch.freshness)
             _report(dead_letters)
-            self._unknown_fields.look(batch.last, time.monotonic())
+            now, state = time.monotonic(), self._positions.session.record.state
+            self._unknown_fields.look(batch.last, now)
+            self._placement.look(batch.last, state.partitions, now)
             await erase_late(self._store, dead_letters)
 
     async def _write(self, polled: dict[Partition, list[Record]], batch: Batch) -> None:

@@ -312,6 +312,8 @@ def _notes(found: Observation) -> Iterator[Problem]:
         # If no projector is alive, that problem says which ones there were. A rebuild whose generation is gone is over.
         if redis.living if role == "run" else role != "rebuild" or (record and record.state.next):
             yield problem.Silent(writer.id, role, writer.age_ms / 1000)
+    if misplaced := {topic for writer in redis.living for topic in writer.heartbeat.misplaced}:
+        yield problem.Misplaced(tuple(sorted(misplaced)))
     if _NEARLY_FULL <= redis.used < FULL:
         yield problem.RedisNearlyFull(redis.used)
 
@@ -333,6 +335,8 @@ class WatchedLine(Protocol):
     def member_id(self) -> str: ...
 
     def assigned(self) -> set[Partition]: ...
+
+    def misplaced(self) -> list[str]: ...
 
 
 class Lasting:

@@ -108,6 +108,7 @@ class Watch(Collector):
             measured_at=measured_at,
             complete_until=complete_until,
             clocks=differing,
+            misplaced=[topic for line in self._lines for topic in line.misplaced()],
             prefix=self._settings.topic_prefix,
             group=self._settings.group_id,
         )

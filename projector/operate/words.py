@@ -83,6 +83,7 @@ def _where(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each p
             | problem.GenerationUnwritten()
             | problem.RebuildDue()
             | problem.Silent()
+            | problem.Misplaced()
             | problem.RedisNearlyFull()
         ):
             return ()
@@ -341,6 +342,12 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 f"silent for {seconds:.0f} s: {program_of(role)} {program}",
                 "it has crashed, stands still, or cannot reach Redis",
                 "runbook.md#few_projectors",
+            )
+        case problem.Misplaced(topics):
+            return (
+                f"{', '.join(topics)}: records are in other partitions than murmur2 gives for their message keys",
+                "set the partitioner of their producer, so that an entity has all its records in one partition",
+                "events.md#topics-and-message-keys",
             )
         case problem.RedisNearlyFull(used):
             return (

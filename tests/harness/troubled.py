@@ -78,6 +78,7 @@ EVERY: list[problem.Problem] = [
     problem.AccessAsBefore(("a:b", "a")),
     problem.DocumentsAsBefore(("leads:a:b",)),
     problem.OlderPublished(("leads:a:b", "organizations:a"), 1, 3),
+    problem.Misplaced(("crm.leads",)),
     problem.RedisNearlyFull(0.9),
 ]
 

@@ -1,5 +1,6 @@
 """Others in the consumer group of an installation: Kafka gives them partitions, and nobody applies what comes there."""
 
+import time
 from functools import partial
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
+from projector.kafka.partitioner import partition_of
 from schemas import resources
 from tests.harness import crm
 from tests.harness.leadview import Leadview
@@ -66,3 +68,17 @@ def test_our_own_projectors_are_no_strangers(leadview: Leadview) -> None:
     second.kill()
     assert "foreign_member" not in kinds(leadview)
     wait_until(lambda: "no other program is a member" in leadview.run("doctor").output, "doctor says so")
+
+
+def test_a_producer_with_another_partitioner_is_a_note(leadview: Leadview) -> None:
+    """What it publishes is served all the same. Records from before partitions were added are old, and say nothing."""
+    leadview.serve(crm.organization(), crm.api_key())
+    old, new = crm.lead(), crm.contact(seconds=time.time() - crm.at_ms(0) / 1000)
+    for message in (old, new):
+        leadview.publish(message, partition=(partition_of(message.key, 3) + 1) % 3)
+    contacts = leadview.topics.name(resources.CONTACT)
+    said = f"{contacts}: records are in other partitions than murmur2 gives for their message keys"
+    wait_until(lambda: said in leadview.ask("status").stdout, "status has a note")
+    status = leadview.ask("status", "--json").json
+    assert (status["kinds"], status["note_kinds"]) == ([], ["misplaced"])
+    assert f"{leadview.topics.name(resources.LEAD)}: records" not in leadview.ask("status").stdout

@@ -57,6 +57,9 @@ class Line:
     def assigned(self) -> set[Partition]:
         return self.partitions
 
+    def misplaced(self) -> list[str]:
+        return []
+
 
 def topic(
     exists: bool = True,

@@ -1,0 +1,43 @@
+"""Notices producers that choose the partition of a message key otherwise than by murmur2.
+
+If two producers of a topic differ, the records of one entity are in two partitions, without an order between them.
+"""
+
+import time
+from collections.abc import Mapping
+
+from projector.kafka.partitioner import partition_of
+from projector.ledger.control import PartitionCount
+from projector.record import Partition, Record
+
+_SAMPLE_SECONDS = 1.0
+_NEW_MS = 60_000
+"""An older record may have been published before partitions were added."""
+_LASTS_SECONDS = 600.0
+"""For how long a topic is named after its last such record."""
+
+
+class Placement:
+    """Looks at no more than one record of each topic in a second, so its cost does not depend on the rate."""
+
+    def __init__(self) -> None:
+        self._looked: dict[str, float] = {}
+        self._found: dict[str, float] = {}
+
+    def look(self, last: Mapping[Partition, Record], counts: Mapping[str, PartitionCount], now: float) -> None:
+        """Look at the last record of each partition in a batch. `counts` has the number of partitions of each topic, as
+        far as it is known. `now` is in seconds, from any beginning.
+        """
+        newest = time.time() * 1000
+        for (topic, number), record in last.items():
+            known = counts.get(topic)
+            if known is None or not record.key or newest - record.timestamp > _NEW_MS:
+                continue
+            if now >= self._looked.get(topic, now):
+                self._looked[topic] = now + _SAMPLE_SECONDS
+                if partition_of(record.key, known.count) != number:
+                    self._found[topic] = now
+
+    def misplaced(self, now: float) -> list[str]:
+        """Returns the topics in which such a record was seen within the last ten minutes, sorted."""
+        return sorted(topic for topic, at in self._found.items() if now - at < _LASTS_SECONDS)

@@ -339,7 +339,8 @@ async def _add_copies(store: Store, record: ControlRecord) -> None:
 
 async def _create(store: Store, tag: bytes, stamp: Stamp, state: State) -> None:
     fields = shared_fields(stamp, state) | new_copy_fields(state)
-    await store.run([scripts.create_copy(copy=_name(tag), complete=names.copy(names.COMPLETE, tag), fields=fields)])
+    complete, evictions = names.copy(names.COMPLETE, tag), names.copy(names.EVICTIONS, tag)
+    await store.run([scripts.create_copy(copy=_name(tag), complete=complete, evictions=evictions, fields=fields)])
 
 
 async def _change_copy(

@@ -26,6 +26,7 @@ from projector.line.pace import Pacer
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from projector.upkeep import jobs
+from projector.upkeep.evictions import since_noted
 from projector.upkeep.repair import Repair, keeps_what_it_had, lost_topics
 from projector.verify.comparison import MAX_LATENCY, Access, Comparison, Documents, Finding, Outcome, Subject, readings
 from projector.verify.parts import Part
@@ -138,6 +139,9 @@ class _Work:
             logger.warning("not everything could be compared with the topics, or written again", extra=about)
             return False
         await asyncio.sleep(max(0.0, min(_NAMED_SECONDS, _NAMED_SECONDS - min(it.age for it in seen))))
+        if await since_noted(self._store, await copies.require(self._store)):
+            logger.warning("Redis has evicted keys since: everything is compared again", extra=about)
+            return False
         for generation in compared:
             await breaks.confirm(self._store, generation, seen)
         await self._store.ask_one(b"DEL", names.comparison(self._subject))

@@ -6,6 +6,8 @@ policy was corrected. The projector that has the duty looks (`projector/upkeep/d
 """
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from projector.ledger import breaks
 from projector.ledger.control import ControlRecord
@@ -13,6 +15,7 @@ from projector.redis.scripts import note_evictions
 from projector.redis.store import Store
 from schemas import names
 
+NOTHING: Mapping[bytes, str] = MappingProxyType({})
 _AGAIN_SECONDS = 10.0
 """While a server evicts all the time, they are noted so often: each time, lines open new sessions."""
 
@@ -28,19 +31,21 @@ class Evictions:
 
     async def look(self, record: ControlRecord) -> None:
         """Note the break if any server has evicted keys since the last look of a projector. Raises Unavailable."""
-        commands = [
-            note_evictions(
-                copy=names.copy(names.CONTROL, tag),
-                evictions=names.copy(names.EVICTIONS, tag),
-                noted=self._noted.get(tag, ""),
-            )
-            for tag in record.copies
-        ]
-        replies = zip(record.copies, await self._store.run(commands), strict=True)
-        found = {tag: reply.decode() for tag, reply in replies if reply}
+        found = await since_noted(self._store, record, self._noted)
         self._noted = {}
         if not found or any(it.kind == "evicted" and it.age < _AGAIN_SECONDS for it in record.state.breaks):
             return
         if await breaks.note(self._store, record, [breaks.new_break(record, "evicted", "")]):
             self._noted = found
             logger.error("Redis has evicted keys: projectors compare all topics with it", extra={"problem": "evicted"})
+
+
+async def since_noted(store: Store, record: ControlRecord, noted: Mapping[bytes, str] = NOTHING) -> dict[bytes, str]:
+    """Returns what each server has evicted, by the copies, if it has evicted keys since that was noted last. `noted` is
+    what was noted since this was called last. Raises Unavailable.
+    """
+    commands = [
+        note_evictions(evictions=names.copy(names.EVICTIONS, tag), noted=noted.get(tag, "")) for tag in record.copies
+    ]
+    replies = zip(record.copies, await store.run(commands), strict=True)
+    return {tag: reply.decode() for tag, reply in replies if reply}

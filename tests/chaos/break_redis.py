@@ -127,9 +127,10 @@ def redis_evicted(world: World, random: Random) -> Iterator[None]:
         else:  # what a shard without a copy of the control record holds is read again from the beginning
             world.wait_until(world.leadview.is_served, "it is filled again")
             world.history.losses.append(Loss(began_at, now(), -inf, named=True))
-        with world.publishing:  # dead letters that were evicted are not listed again
+        with world.publishing:  # dead letters that were evicted are listed again only when their records are read again
             world.catch_up()
             listed = {orjson.loads(letter)["key"].encode() for letter in world.leadview.redis.hvals(names.DEAD_LETTERS)}
+            world.unlisted |= world.leadview.topics.bad_keys - listed
             world.leadview.topics.bad_keys &= listed
     yield
 

@@ -68,6 +68,7 @@ class World(Stage):
     `done` counts what operators have done, and `wrong` says what they and the faults found to be wrong. `writer` is the
     core product; `others`, by kind and key, is what others than its three organizations have published last. `mark` has
     the end offsets when the last fault ended. `told_seconds` is how long `status` may take to name a problem.
+    `unlisted` are the message keys of bad records whose dead letters Redis has evicted.
 
     `ways` are proxies on the way of projectors and operators to the brokers. `clock`: the one server of Redis has a
     clock that can be changed (`set_clock`).
@@ -127,6 +128,7 @@ class World(Stage):
         self.partitions = dict.fromkeys(resources.KINDS, PARTITIONS)
         self.operating = threading.Lock()
         self.wrong: list[str] = []
+        self.unlisted: set[bytes] = set()
         self.writer = Writer(self, Core(0), 0.0)
         self.others: dict[tuple[resources.Kind, bytes], Message] = {}
         self.mark: dict[tuple[str, int], int] = {}

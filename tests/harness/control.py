@@ -90,7 +90,8 @@ async def _begin(store: Store) -> bool:
     """Returns whether there was no record, also if a projector begins one at the same time."""
     fields = shared_fields(Stamp.first(), state_of()) | new_copy_fields(state_of())
     async with store.beginning:
-        return await store.run([create_copy(copy=names.CONTROL, complete=names.COMPLETE, fields=fields)]) == [1]
+        begun = create_copy(copy=names.CONTROL, complete=names.COMPLETE, evictions=names.EVICTIONS, fields=fields)
+        return await store.run([begun]) == [1]
 
 
 async def with_next(store: Store) -> tuple[ControlRecord, GenerationId]:

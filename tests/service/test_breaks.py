@@ -343,6 +343,23 @@ async def test_what_was_evicted_is_counted_once(alone: Projection) -> None:
     assert (client.get(names.EVICTIONS), int(count)) == (stored, 0)
 
 
+async def test_what_is_evicted_while_a_shard_is_filled_is_noted(alone: Projection) -> None:
+    """It may be what was written a moment before, so the shard lacks it when it is complete."""
+    assert await control._begin(alone.store)
+    client = alone.client
+    fillers = [names.PREFIX + b"{filler}:%d" % number for number in range(500)]
+    for filler in fillers:
+        client.set(filler, "x" * 1000, ex=1000)
+    client.config_set("maxmemory-policy", "volatile-ttl")
+    client.config_set("maxmemory", client.info("memory")["used_memory"] - 100_000)
+    wait_until(lambda: client.set(fillers[0], "") and client.info("stats")["evicted_keys"] > 20, "it evicts")
+    client.config_set("maxmemory", 0)
+    client.config_set("maxmemory-policy", "noeviction")
+    await Evictions(alone.store).look(await copies.current(alone.store))
+    await control.complete(alone.store)
+    assert [it.kind for it in (await copies.require(alone.store)).state.breaks] == ["evicted"]
+
+
 @pytest.mark.apache
 def test_partitions_that_were_added(leadview: Leadview) -> None:
     """It is named until it was verified, also after Redis was emptied: Kafka remembers how many there were."""

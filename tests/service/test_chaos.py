@@ -1,7 +1,7 @@
 """Short chaos runs: each fault once. `make chaos` runs as long as one likes; the seed of a failure is in its report.
 
-What `make chaos` has on top takes its time: topics recreated (`test_topic_history.py` has that one by itself), and one
-more broker killed.
+What `make chaos` has on top takes its time: topics recreated (`test_topic_history.py` has that one by itself), what
+only compaction does (`test_breaks.py` and `test_comparison.py`), and one more broker killed.
 """
 
 import os
@@ -22,10 +22,8 @@ pytestmark = [pytest.mark.apache, pytest.mark.long]
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
 ON_A_CLUSTER = ("rolled-back", "dropped-asleep", "command-suspended", "greedy-tenant")
 SLOW = ("topic-recreated", "coordinator-killed", *ON_A_CLUSTER)
-BREAKS = (
-    *("deletes-missed", "records-missed", "partitions-raised", "published-late"),
-    *("redis-evicted", "transaction-open", "other-cluster"),
-)
+COMPACTED = ("deletes-missed", "partitions-raised", "published-late")
+BREAKS = ("records-missed", "redis-evicted", "transaction-open", "other-cluster")
 HOSTILE_BYTES = 15_000  # `make chaos` has larger ones
 PACE = 0.15
 # Other programs may keep the machine busy: `make chaos` is strict about the half second, and about the second.
@@ -36,7 +34,7 @@ TOLD_SECONDS = 60.0
 
 def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     possible = [fault for fault in FAULTS.values() if fault.needs in ("", "groups", "address")]
-    faults = [fault for fault in possible if fault.name not in (*SLOW, *BREAKS)]
+    faults = [fault for fault in possible if fault.name not in (*SLOW, *COMPACTED, *BREAKS)]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS, hostile_bytes=HOSTILE_BYTES)
     assert report.status == 0, str(report)

@@ -160,7 +160,9 @@ class Projecting(NamedTuple):
             crm.api_key(version),
             crm.contact(version, first_name=f"Ada {version}"),
             crm.lead(version, referrer=f"number {version}"),
+            # A bad record is no problem as soon as a good one of its entity comes behind it.
             crm.lead(version, id=crm.uuid(0x7000 + version), stage="WRONG"),
+            crm.lead(version, id=crm.uuid(0x7000 + version)),
             crm.lead(version, id=crm.OTHER_LEAD, contact_id=crm.OTHER_CONTACT, **other),
             crm.deleted(resources.ORGANIZATION, 2 * version, **other),
             crm.organization(2 * version + 1, id=crm.OTHER_ORGANIZATION, **other),

@@ -174,13 +174,13 @@ def records_were_removed(here: Installation) -> Iterator[None]:
     topics = here.leadview.topics
     name = topics.name(resources.API_KEY)
     here.kill_projectors()
-    [unread] = here.leadview.publish(crm.api_key(10))
+    [unread] = here.leadview.publish(crm.api_key(here.version()))
     topics.alter("topic", name, {"cleanup.policy": "delete"})
     topics.delete_records([TopicPartition(name, unread.partition, unread.next_offset)])
     topics.alter("topic", name, {"cleanup.policy": "compact"})
     here.start_projectors()
     yield
-    here.leadview.publish(crm.api_key(11))
+    here.leadview.publish(crm.api_key(here.version()))
     here.leadview.wait_until_current()
     here.succeed("verify", "--access")
 
@@ -225,7 +225,7 @@ def _published_and_verified(here: Installation) -> None:
 
 
 def a_line_is_halted(here: Installation) -> Iterator[None]:
-    here.leadview.publish(*(crm.lead(100 + number, stage="WRONG") for number in range(9)))
+    here.leadview.publish(*(crm.lead(here.version(), stage="WRONG") for _ in range(9)))
     yield
     # The command to paste is the end of what `status` says.
     [said] = _status(here)["problems"]
@@ -238,7 +238,7 @@ def a_line_is_halted(here: Installation) -> Iterator[None]:
 def a_line_is_failing(here: Installation) -> Iterator[None]:
     """A defect of the program, which the former version does not have."""
     for _ in all_have({}, here, FAILING):
-        here.leadview.publish(*(crm.lead(300, id=crm.OTHER_LEAD) for _ in range(2)))
+        here.leadview.publish(*[crm.lead(here.version(), id=crm.OTHER_LEAD)] * 2)
         yield
 
 
@@ -249,9 +249,10 @@ def bad_record(message: Message, here: Installation) -> Iterator[None]:
 
 
 def older_version(here: Installation) -> Iterator[None]:
-    here.leadview.publish(crm.lead(200), crm.lead(199))
+    older, newer = here.version(), here.version()
+    here.leadview.publish(crm.lead(newer), crm.lead(older))
     yield
-    here.leadview.publish(crm.lead(201))
+    here.leadview.publish(crm.lead(here.version()))
     here.leadview.wait_until_current()
 
 
@@ -259,7 +260,7 @@ def clock_is_off(days: int, here: Installation) -> Iterator[None]:
     """The clock of a producer is that of its events. Kafka refuses records of more than an hour ahead."""
     now = datetime.now(UTC) + timedelta(days=days)
     seconds = (min(now, datetime.now(UTC)) - datetime(2026, 1, 1, tzinfo=UTC)).total_seconds()
-    here.leadview.publish(crm.contact(1000 + days, seconds=seconds, updated_at=now.isoformat()))
+    here.leadview.publish(crm.contact(here.version(), seconds=seconds, updated_at=now.isoformat()))
     here.leadview.wait_until_current()
     yield
 

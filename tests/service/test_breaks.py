@@ -85,6 +85,7 @@ def publish_first(leadview: Leadview) -> None:
     leadview.publish(crm.organization(1), crm.api_key(1), crm.contact(1), crm.lead(1))
 
 
+@pytest.mark.apache
 def test_deletions_that_kafka_may_have_removed(leadview: Leadview) -> None:
     """Projectors stood still for longer than deletions are kept: each topic whose deletions may be missing is named,
     and no answer says any more what it contains. Topics that keep them for longer are not.
@@ -119,6 +120,7 @@ def test_deletions_that_kafka_may_have_removed(leadview: Leadview) -> None:
     wait_until(lambda: metric(port, UNVERIFIED) == 0, "the metrics end as well")
 
 
+@pytest.mark.apache
 def test_a_redis_that_nobody_has_filled_in_time(leadview: Leadview) -> None:
     """A projector began to fill it, and died. Another one continues after longer than deletions are kept: what it reads
     of them is measured from the beginning, and not from its own start.

@@ -318,7 +318,6 @@ WRONG = {"first_name": 7}
 async def test_of_which_documents_the_newest_record_is_bad(
     leadview: Leadview, messages: list[Message], entities: list[str]
 ) -> None:
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(1), *messages)
     leadview.wait_until_current()
     status = orjson.loads(leadview.run("status", "--json").stdout)
@@ -337,7 +336,6 @@ async def test_of_which_documents_the_newest_record_is_bad(
 def test_a_document_as_before_is_a_problem_until_somebody_has_dealt_with_it(
     leadview: Leadview, repair: tuple[str, ...] | None
 ) -> None:
-    leadview.topics.create(partitions=1)
     port = free_port()
     leadview.serve(crm.organization(1), crm.contact(5), crm.contact(6, **WRONG), metrics_port=port)
     leadview.wait_until_current()

@@ -227,7 +227,6 @@ async def test_a_repair_in_place_keeps_the_first_of_two_contents_of_one_version(
 def test_status_names_the_entity_until_it_is_published_again(
     leadview: Leadview, messages: list[Message], said: str, repair: Message
 ) -> None:
-    leadview.topics.create(partitions=1)
     port = free_port()
     leadview.serve(crm.organization(1), crm.lead(1), *messages, metrics_port=port)
     leadview.wait_until_current()
@@ -244,7 +243,6 @@ def test_status_names_the_entity_until_it_is_published_again(
 
 
 def test_a_rebuild_neither_ends_nor_adds_anything(leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
     leadview.serve(crm.organization(1), crm.contact(5), crm.contact(6), crm.contact(6), crm.lead(1))
     leadview.publish(crm.lead(2), crm.lead(1))
     leadview.wait_until_current()

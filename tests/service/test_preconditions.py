@@ -241,7 +241,11 @@ async def test_programs_of_other_layouts_do_not_meet(alone: Projection) -> None:
     record = await copies.current(store)
     assert (record.state.dropping, record.state.last) == ((), 1), "what is left belongs to others"
     assert (await Observer(store, alone.settings)._read_redis([])).other_layouts == [1, 2, 9]
-    assert {key async for keys in store.scan(names.ALL) for key in keys} == {names.CONTROL, names.COMPLETE}
+    assert {key async for keys in store.scan(names.ALL) for key in keys} == {
+        names.CONTROL,
+        names.COMPLETE,
+        names.EVICTIONS,
+    }
     for name, field in others.items():
         assert client.hgetall(name) == {field.encode(): b"1"}
     client.delete(*others)

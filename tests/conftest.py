@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """What programs leave behind that tests kill, in a temporary directory, is in one that goes with the tests."""
     if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit it
         config.stash[_SCRATCH] = Scratch()
+        config.stash[_SCRATCH].path.chmod(0o711)  # as root, PostgreSQL runs as another user, who has to come through
         os.environ["TMPDIR"] = tempfile.tempdir = str(config.stash[_SCRATCH].path)
 
 

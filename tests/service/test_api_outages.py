@@ -156,9 +156,13 @@ def test_what_redis_says_while_it_loads(
             )
             assert_unavailable(ask(api, Caller()), api.get("/readyz"))
         with new_leadview(kafka, topic_prefix, RedisService(server.url), tmp_path) as leadview:
-            status = leadview.run("status", "--json").json
-    assert status["kinds"][0] == "redis_unknown"
-    assert "LOADING" in status["problems"][0]
+
+            def is_said() -> bool:
+                status = leadview.run("status", "--json").json
+                assert status["kinds"][0] == "redis_unknown"
+                return "LOADING" in status["problems"][0]  # while it loads, it answers only now and then
+
+            wait_until(while_running(slow, is_said), "status says it")
 
 
 def test_what_redis_says_when_it_cannot_save(

@@ -45,7 +45,7 @@ _LOOK_SECONDS = 0.9
 _RENEW_SECONDS = 30.0
 """How often another connection is opened, although there is one: the address may lead to another server by now, while
 the former one still lives, as after a promotion by hand. That server has another replication id."""
-_ASKING, _SLOTS = pack((b"ASKING",)), pack((b"CLUSTER", b"SLOTS"))
+_ASKING, _SLOTS = pack((b"ASKING",)), (b"CLUSTER", b"SLOTS")
 _INFO = pack((b"INFO", b"replication"))
 
 
@@ -364,7 +364,7 @@ class Cluster:
         await self._look_for_moves()
         await self._refresh_map()
         node = self.node(key)
-        # While a slot is being moved, its server redirects whoever asks for what it does not have.
+        # While a slot is being moved, its server redirects each request for a key that it does not have.
         [reply] = await node.send([pack((b"EXISTS", key))])
         other = reply.node(node.at[0]) if isinstance(reply, Redirected) else None
         return [node] if other is None else [node, self._primaries.node(other)]
@@ -439,7 +439,7 @@ class Cluster:
         self._looked_at = time.monotonic()
         node = next(iter(self._primaries.nodes.values()))
         try:
-            found = good(await node.send([_SLOTS]))[0]
+            found = await node.ask(*_SLOTS)
         except Unavailable:
             self._primaries.outdated.set()
             self._failed = node

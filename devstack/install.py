@@ -4,7 +4,7 @@ The Makefile calls it with the Python that the environment is made of, before an
 nothing of ours. `STAMP` is touched at the end.
 
 `.venv.lock` is locked by the process that installs. It is empty unless an installation was broken off (the disk was
-full, the machine was switched off): then the next one makes the environment anew.
+full, the machine was switched off): then the next one makes the environment again.
 """
 
 import fcntl

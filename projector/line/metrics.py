@@ -63,23 +63,36 @@ class LineMetrics:
         metric.labels(self._line).inc()
 
 
+class Sample:
+    """Takes at most one record of each topic in a second, so that the cost of a look does not depend on the rate."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+
+    def takes(self, topic: str, now: float) -> bool:
+        """Returns whether a record of this topic is taken. `now` is in seconds, from any beginning."""
+        if now < self._next.get(topic, now):
+            return False
+        self._next[topic] = now + _SAMPLE_SECONDS
+        return True
+
+
 class UnknownFields:
     """Counts events with unknown fields, in a sample: producers should know of mistyped names.
 
-    It looks at no more than one record of each topic in a second, so its cost does not depend on the rate. Names of
-    fields are the producers', so none becomes a label or a log line. `validate --strict --topic` names them.
+    Names of fields are the producers', so none becomes a label or a log line. `validate --strict --topic` names them.
     """
 
     def __init__(self, topics: Iterable[str]) -> None:
-        self._next = dict.fromkeys(topics, 0.0)
-        for topic in self._next:
+        self._sample = Sample()
+        for topic in topics:
             for fields in (KNOWN, UNKNOWN):
                 SAMPLED.labels(topic, fields)
 
     def look(self, last: Mapping[Partition, Record], now: float) -> None:
         """Look at the last record of each partition in a batch. `now` is in seconds, from any beginning."""
         for partition, record in last.items():
-            if now < self._next[partition.topic] or not record.value or len(record.value) > _MAX_SAMPLE_BYTES:
+            if not record.value or len(record.value) > _MAX_SAMPLE_BYTES:
                 continue
-            self._next[partition.topic] = now + _SAMPLE_SECONDS
-            SAMPLED.labels(partition.topic, UNKNOWN if has_unknown_fields(record) else KNOWN).inc()
+            if self._sample.takes(partition.topic, now):
+                SAMPLED.labels(partition.topic, UNKNOWN if has_unknown_fields(record) else KNOWN).inc()

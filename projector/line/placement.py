@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from projector.kafka.partitioner import partition_of
 from projector.ledger.control import PartitionCount
+from projector.line.metrics import Sample
 from projector.record import Partition, Record
 
-_SAMPLE_SECONDS = 1.0
 _NEW_MS = 60_000
 """An older record may have been published before partitions were added."""
 _LASTS_SECONDS = 600.0
@@ -18,10 +18,10 @@ _LASTS_SECONDS = 600.0
 
 
 class Placement:
-    """Looks at no more than one record of each topic in a second, so its cost does not depend on the rate."""
+    """Looks at a sample of the records."""
 
     def __init__(self) -> None:
-        self._looked: dict[str, float] = {}
+        self._sample = Sample()
         self._found: dict[str, float] = {}
 
     def look(self, last: Mapping[Partition, Record], counts: Mapping[str, PartitionCount], now: float) -> None:
@@ -33,10 +33,8 @@ class Placement:
             known = counts.get(topic)
             if known is None or not record.key or newest - record.timestamp > _NEW_MS:
                 continue
-            if now >= self._looked.get(topic, now):
-                self._looked[topic] = now + _SAMPLE_SECONDS
-                if partition_of(record.key, known.count) != number:
-                    self._found[topic] = now
+            if self._sample.takes(topic, now) and partition_of(record.key, known.count) != number:
+                self._found[topic] = now
 
     def misplaced(self, now: float) -> list[str]:
         """Returns the topics in which such a record was seen within the last ten minutes, sorted."""

@@ -40,7 +40,7 @@ from schemas.settings import ProjectorSettings
 _NAN = float("nan")
 _EVERY_SECONDS = 2.0
 _OFTEN, _MOST_SELDOM = 4, 4
-"""Up to this number, each projector observes so often; with more it waits longer, at most so many times as long."""
+"""Up to four projectors observe every two seconds. With more of them, each waits longer, at most four times as long."""
 _PATIENCE_SECONDS = 5.0
 _OBSERVATION_LASTS_SECONDS = 20.0
 _PULSE_SECONDS = 1.0

@@ -36,7 +36,7 @@ _WRITTEN, _ORGANIZATION_DELETED, _REPEATED = (b"%d" % code for code in (WRITTEN,
 _BEHIND = tuple(b"%d" % code for code in (OLDER, REUSED, REPEATED))
 _OF_KEYS = {PutApiKey, DeleteApiKey}
 _STEP_LEADS = 3 * MAX_LEADS
-"""At most so many leads are written in a step of the fan-outs; of a single contact, as many as a script returns."""
+"""The largest number of leads that a step of the fan-outs writes; of a single contact, as many as a script returns."""
 _CODE = ERASE_DUE - 1
 """The bits of a code in the reply about an organization."""
 

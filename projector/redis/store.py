@@ -287,9 +287,7 @@ class Store:
         """Yields the keys that match a pattern, in lists of up to `SLICE`. A key may come twice. Raises Unavailable."""
         keys: list[bytes] = []
         for node in await self._servers.nodes():
-            cursor = None
-            while cursor != b"0":
-                cursor, found = await node.ask(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", SLICE)
+            async for _, found in self.scan_from(node, pattern):
                 keys += found
                 while len(keys) >= SLICE:
                     yield keys[:SLICE]

@@ -3,7 +3,7 @@
 Each shard remembers, for each topic, the last moment at which it had everything that Kafka held
 (`projector/redis/lua/store_as_of.lua`). Kafka keeps a deletion for `delete.retention.ms` at least. If the next such
 moment comes later than that, deletions may be missing, whatever was in the way: no projector ran, a line was behind, or
-Redis came back from an older copy. Then the break is noted first, and the topic begins anew after that.
+Redis came back from an older copy. Then the break is noted first, and the topic begins again after that.
 
 A shard that was emptied begins when its copy of the control record is created, because everything is read after that.
 So the break also says that it took too long to fill it, whichever projectors did that.

@@ -7,7 +7,6 @@ policy was corrected. The projector that has the duty looks (`projector/upkeep/d
 
 import logging
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from projector.ledger import breaks
 from projector.ledger.control import ControlRecord
@@ -15,7 +14,6 @@ from projector.redis.scripts import note_evictions
 from projector.redis.store import Store
 from schemas import names
 
-NOTHING: Mapping[bytes, str] = MappingProxyType({})
 _AGAIN_SECONDS = 10.0
 """While a server evicts all the time, they are noted so often: each time, lines open new sessions."""
 
@@ -40,7 +38,7 @@ class Evictions:
             logger.error("Redis has evicted keys: projectors compare all topics with it", extra={"problem": "evicted"})
 
 
-async def since_noted(store: Store, record: ControlRecord, noted: Mapping[bytes, str] = NOTHING) -> dict[bytes, str]:
+async def since_noted(store: Store, record: ControlRecord, noted: Mapping[bytes, str]) -> dict[bytes, str]:
     """Returns what each server has evicted, by the copies, if it has evicted keys since that was noted last. `noted` is
     what was noted since this was called last. Raises Unavailable.
     """

@@ -70,7 +70,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def locked(store: Store, key: bytes, seconds: int = _LOCK_SECONDS) -> AsyncIterator[Lock | None]:
-    """Hold the lock of this name until the block ends; if this process dies, for so many seconds. Yields None if
+    """Hold the lock of this name until the block ends; if this process dies, until `seconds` later. Yields None if
     another process holds it. Raises Unavailable.
     """
     holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()

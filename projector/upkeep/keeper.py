@@ -55,7 +55,7 @@ class Keeper:
     async def _turn(self) -> None:
         record = await self._writing.sessions.look(_PAUSE_SECONDS)
         if any(copy and copy.unfilled for copy in record.copies.values()):
-            record = await copies.current(self._store)  # with the positions of now
+            record = await copies.current(self._store)  # with the present positions
         await self._acts.report()  # first: what is done from now on is logged, however long the rest takes
         await self._note_filled(record)
         await self._finish_drops(record)

@@ -103,7 +103,7 @@ def disk_full(world: World, _: Random) -> Iterator[None]:
 
 
 def _fails_to_save(client: Redis) -> bool:
-    with suppress(ResponseError):  # it is saving already, or begins to write its log anew
+    with suppress(ResponseError):  # it is saving already, or begins to rewrite its log
         client.bgsave()
     return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
 

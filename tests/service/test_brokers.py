@@ -1,4 +1,4 @@
-"""Brokers that get other addresses, and addresses of the settings that are away: what runs goes on.
+"""Brokers that get other addresses, and addresses of the settings that are away: what runs continues.
 
 `LEADVIEW_KAFKA_BOOTSTRAP_SERVERS` leads to the brokers at the start, and again if no broker that is known answers.
 """

@@ -112,8 +112,8 @@ async def test_which_dead_letters_are_meant(projection: Projection) -> None:
 
 
 @pytest.mark.apache
-def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
-    """One of them is never mended: an operator accepts it, and drops it."""
+def test_from_the_bad_record_to_the_corrected_one(leadview: Leadview) -> None:
+    """One of them is never corrected: an operator accepts it, and drops it."""
     port = free_port()
     projector = leadview.start("run", metrics_port=port, log="projector")
     leadview.publish(*BAD)

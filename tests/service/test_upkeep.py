@@ -412,7 +412,7 @@ def calls_of(client: Any, command: str) -> int:
 
 
 def scans_of_a_pass(client: Any) -> int:
-    """Returns how often SCAN is called in a pass over all keys, and counts anew from now on."""
+    """Returns how often SCAN is called in a pass over all keys, and resets the count."""
     client.config_resetstat()
     for _ in client.scan_iter(count=100):
         pass

@@ -95,7 +95,7 @@ class _Work:
         record = await self._writing.sessions.look(_PAUSE_SECONDS)
         if not any(it.unverified for it in record.state.breaks):
             return
-        record = await copies.require(self._store)  # with the present positions
+        record = await copies.current(self._store)  # with the present positions
         compared = _due(record, self._subject)
         raised = [it for it in self._raised(record) if not compared]
         if not compared and not raised:
@@ -139,7 +139,7 @@ class _Work:
             logger.warning("not everything could be compared with the topics, or written again", extra=about)
             return False
         await asyncio.sleep(max(0.0, min(_NAMED_SECONDS, _NAMED_SECONDS - min(it.age for it in seen))))
-        if await since_noted(self._store, await copies.require(self._store), {}):
+        if await since_noted(self._store, await copies.current(self._store), {}):
             logger.warning("Redis has evicted keys since: everything is compared again", extra=about)
             return False
         for generation in compared:

@@ -60,7 +60,7 @@ async def in_place(
     count = 0
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        state = (await copies.require(writing.store)).state
+        state = (await copies.current(writing.store)).state
         reader.read_as(state.histories, state.cluster)
         async for records in reader.read(ranges):
             selected = [record for record in records if wanted(record)]

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
-from projector.ledger import copies
+from projector.ledger import breaks, copies
 from projector.ledger.control import ACCESS, Break
 from projector.redis.store import Store
-from projector.upkeep.comparison import SUBJECTS
+from projector.upkeep.comparison import SUBJECTS, _Work
 from projector.upkeep.complete import Completeness
 from projector.upkeep.evictions import Evictions
 from schemas import names, resources
@@ -360,6 +360,17 @@ async def test_what_is_evicted_while_a_shard_is_filled_is_noted(alone: Projectio
     await Evictions(alone.store).look(await copies.current(alone.store))
     await control.complete(alone.store)
     assert [it.kind for it in (await copies.require(alone.store)).state.breaks] == ["evicted"]
+
+
+async def test_a_redis_that_is_emptied_before_a_comparison_stops_no_projector(alone: Projection) -> None:
+    """The comparison has seen the break a moment before. It looks again when a projector fills Redis."""
+    record = await control.complete(alone.store)
+    await breaks.note(alone.store, record, [breaks.new_break(record, "evicted", "")])
+    await alone.writing.sessions.look()
+    alone.client.flushall()
+    for subject in SUBJECTS:
+        await _Work(alone.settings, alone.writing, subject)._turn()
+    assert (await copies.current(alone.store)).state.breaks == ()
 
 
 @pytest.mark.apache

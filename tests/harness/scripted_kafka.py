@@ -41,6 +41,7 @@ class ScriptedKafka:
         """The id of the cluster; empty if the brokers do not say it."""
         self._forks: dict[Partition, Fork] = {}
         self._was_cut_off = False
+        self._jumped: set[Partition] = set()
         self.accepted: dict[Partition, Accepted] = {}
         self.meanwhile: list[Callable[[], None]] = []
         """What happens while accepted records are read, one of them each time."""
@@ -142,7 +143,7 @@ class ScriptedKafka:
 
     @property
     def has_jumped(self) -> bool:
-        return any(self.offsets[at] < first for at, first in self.firsts.items() if at in self.offsets)
+        return not self._jumped.isdisjoint(self.offsets)
 
     async def is_elsewhere(self, cluster: str) -> bool:
         return bool(cluster) and self.cluster not in ("", cluster)
@@ -156,6 +157,7 @@ class ScriptedKafka:
     def reset(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
             self.offsets.pop(partition, None)
+            self._jumped.discard(partition)
 
     async def seek(
         self, offsets: Mapping[Partition, int | None], _leader_epochs: Mapping[Partition, int] | None = None
@@ -204,6 +206,8 @@ class ScriptedKafka:
             raise self.errors.pop(0)
         found: dict[Partition, list[Record]] = {}
         for partition, offset in self.offsets.items():
+            if offset < self.firsts.get(partition, 0):
+                self._jumped.add(partition)
             if wanted := [record for record in self.records[partition] if record.offset >= offset][:most]:
                 found[partition] = wanted
                 self.offsets[partition] = wanted[-1].next_offset

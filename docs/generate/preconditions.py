@@ -39,7 +39,7 @@ PLAIN = (
         "none needed",
     ),
     Plain(
-        "projector/rebuild/generations.py",
+        "projector/ledger/sweep.py",
         "UNLINK",
         "Deletes the keys of a generation that is being dropped.",
         "the generation is in `dropping`. A name holds the identity of its generation, which is never used again",

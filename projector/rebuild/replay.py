@@ -21,7 +21,7 @@ from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.ends import USUAL_SECONDS
 from projector.kafka.reader import open_reader
-from projector.ledger import copies
+from projector.ledger import copies, sweep
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, check_written, lag, read_rebuild
 from projector.ledger.writers import Writing
@@ -109,7 +109,7 @@ async def load(store: Store, settings: ProjectorSettings, generation: Generation
         while None in (targets := await store.ask_one(b"HMGET", key, *fields)):
             record = await copies.current(store)
             check_written(record, generation)
-            await generations.stop_writers(store, record.stamp)
+            await sweep.stop_writers(store, record.stamp)
             ends = {partition: end for partition, (_, end) in (await reader.range(partitions)).items()}
             await copies.store_targets(store, record, generation, ends)
         available = await reader.range(partitions)

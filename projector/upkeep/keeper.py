@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, history
+from projector.ledger import copies, history, sweep
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
-from projector.rebuild import generations
 from projector.record import Partition
 from projector.stop import Stop, repeat
 from schemas.control import GenerationId, number_of
@@ -105,7 +104,7 @@ class Keeper:
                 self._dropping_since[old] = now
                 number = number_of(old)
                 try:
-                    keys = await generations.sweep(self._writing, record, old)
+                    keys = await sweep.sweep(self._writing, record, old)
                 except Unavailable:
                     raise
                 except ProjectorError as error:

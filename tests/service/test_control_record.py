@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Conflict, Refused, Superseded, Unavailable
-from projector.ledger import copies, writers
+from projector.ledger import copies, sweep, writers
 from projector.ledger.control import ControlRecord, WentBack
 from projector.ledger.ledger import Ledger, Sessions
 from projector.mapping import VERSION
@@ -97,7 +97,7 @@ async def test_a_writer_that_sleeps_in_a_batch_leaves_nothing(
     meanwhile: Callable[[Projection], Awaitable[object]],
 ) -> None:
     """Its write is held back, and let through when others have closed its connections. Then it tries again."""
-    monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", 0.0)
+    monkeypatch.setattr(sweep, "_ACKNOWLEDGE_SECONDS", 0.0)
     held = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
     control.write(alone.client, live=2, written=(1, 2), previous=1)
     async with behind_proxy(redis_server, held, writer_id="slow") as (slow, proxy):
@@ -126,7 +126,7 @@ async def test_the_first_record_drops_what_was_left(projection: Projection) -> N
     assert (number_of(record.state.live), record.state.dropping, record.state.last) == (4, ids(1, 3), 4)
     assert _generations(projection.client) == {1, 3}
     for old in record.state.dropping:
-        await generations.sweep(projection.writing, await copies.current(projection.store), old)
+        await sweep.sweep(projection.writing, await copies.current(projection.store), old)
     assert _generations(projection.client) == set()
     assert numbers((await copies.current(projection.store)).state.known) == [4]
 
@@ -153,14 +153,14 @@ async def test_a_failover_brings_back_a_dropped_generation(sharded: Projection) 
     name = names.copy(names.CONTROL, other_tag(record))
     before = sharded.client.hgetall(name)
     record = await generations.retire(sharded.store, record, generation(1))
-    await generations.sweep(sharded.writing, record, generation(1))
+    await sweep.sweep(sharded.writing, record, generation(1))
     assert numbers((await copies.current(sharded.store)).state.known) == [2]
 
     sharded.client.delete(name)
     sharded.client.hset(name, mapping=before)
     record = await copies.current(sharded.store)
     assert (record.state.dropping, record.state.live) == (ids(1), second), "it has to be swept again"
-    await generations.sweep(sharded.writing, record, generation(1))
+    await sweep.sweep(sharded.writing, record, generation(1))
     assert numbers((await copies.current(sharded.store)).state.known) == [2]
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
 from projector.kafka.accepted import AcceptedRecords
-from projector.ledger import copies, writers
+from projector.ledger import copies, sweep, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.operate.observe import Observer
@@ -55,7 +55,7 @@ async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection,
     record, lost = await control.with_next(store)
     await fill(alone, lost)
     record = await generations.retire(store, record, lost)
-    async with held_back(redis_server, b"UNLINK", lambda slow: generations.sweep(slow, record, lost)):
+    async with held_back(redis_server, b"UNLINK", lambda slow: sweep.sweep(slow, record, lost)):
         client.restore(names.CONTROL, 0, earlier, replace=True)
         _, again = await control.with_next(store)
         assert again.partition(".")[0] == lost.partition(".")[0], "the number is used again"
@@ -258,7 +258,7 @@ LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), gene
 @pytest.mark.parametrize("back", [pytest.param(True, id="went back"), pytest.param(False, id="emptied")])
 async def test_redis_forgets_a_drop(alone: Projection, back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the drop continued, projectors would write no generation and cover no batch, or served keys would be lost."""
-    monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", inf)
+    monkeypatch.setattr(sweep, "_ACKNOWLEDGE_SECONDS", inf)
     client = alone.client
     writer = Store(alone.settings, writer_id="slow")  # the drop waits for it before its sweep
     await writer.info("memory")
@@ -289,7 +289,7 @@ async def test_redis_is_emptied_in_the_last_pass(projection: Projection) -> None
     """Nothing is left to sweep, but that does not mean that the drop is done."""
     record = await control.complete(projection.store)
     with pytest.raises(Refused, match="emptied or went back"):
-        await generations.sweep(projection.writing, record, generation(1))
+        await sweep.sweep(projection.writing, record, generation(1))
 
 
 async def _begin_drop(projection: Projection) -> ControlRecord:
@@ -302,9 +302,7 @@ async def test_the_last_pass_of_a_drop_finds_nothing(alone: Projection, redis_se
     """A key that comes to stand behind the cursor, as slots that move make it, is found by another pass."""
     record = await _begin_drop(alone)
     behind = names.document(resources.LEAD, names.organization(crm.OTHER_ORGANIZATION), generation(1), crm.OTHER_LEAD)
-    async with held_back(
-        redis_server, b"UNLINK", lambda slow: generations.sweep(slow, record, generation(1))
-    ) as dropping:
+    async with held_back(redis_server, b"UNLINK", lambda slow: sweep.sweep(slow, record, generation(1))) as dropping:
         alone.client.set(behind, b"")
     assert await dropping == 3
     assert not alone.client.exists(behind)
@@ -317,10 +315,10 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(
     """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
     record = await _begin_drop(alone)
     async with held_back(
-        redis_server, change_control.sha, lambda slow: generations.sweep(slow, record, generation(1))
+        redis_server, change_control.sha, lambda slow: sweep.sweep(slow, record, generation(1))
     ) as dropping:
         if finished:
-            assert await generations.sweep(alone.writing, record, generation(1)) == 0
+            assert await sweep.sweep(alone.writing, record, generation(1)) == 0
         else:
             now = await copies.current(alone.store)
             await copies.change(alone.store, now, lambda state: replace(state, last=state.last + 1))
@@ -343,7 +341,7 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(
     async with held_back(
         redis_server, held, lambda slow: generations.verify_and_promote(slow.store, generations.Criteria())
     ) as promoting:
-        await generations.sweep(alone.writing, await copies.current(alone.store), generation(3))
+        await sweep.sweep(alone.writing, await copies.current(alone.store), generation(3))
     assert (await promoting).flip == generations.Flip(1, 2)
     state = (await copies.current(alone.store)).state
     assert (state.live, bool(state.generations[generation(2)].verified_at), state.known) == (

@@ -44,8 +44,10 @@ LABEL org.opencontainers.image.title="leadview" \
     org.opencontainers.image.description="The projector and the API of Leadview, the read side of a CRM"
 COPY --from=build /opt/leadview /opt/leadview
 COPY schemas schemas
+COPY runtime runtime
 COPY projector projector
 COPY api api
+COPY operate operate
 COPY leadview leadview
 # The pages that the console links to.
 COPY docs docs

@@ -14,9 +14,9 @@ from tempfile import gettempdir, mkdtemp
 
 from api.exporter import serve_metrics
 from api.server import listen, serve
-from leadview import logs, metrics_port
-from leadview.redis.errors import AddressError, TooOld
-from leadview.redis.version import check_version
+from runtime import logs, metrics_port
+from runtime.redis.errors import AddressError, TooOld
+from runtime.redis.version import check_version
 from schemas.settings import ApiSettings, SettingsError, effective, load
 from schemas.version import VERSION
 

@@ -35,7 +35,7 @@ from api.request import (
     is_uuid,
 )
 from api.worker import Worker
-from leadview.redis.errors import Unavailable
+from runtime.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.layouts import JSON_START, LARGE

@@ -15,14 +15,14 @@ ApiError
 │   └── HeadTooSlow        408  the edge
 ├── RateLimitExceeded      429: the same request succeeds some time later
 │   └── TooManyGuesses     too many unknown keys were tried from the client's address
-├── Unavailable            503: Redis cannot be used (leadview/redis/errors.py), or this worker ends; retry later
+├── Unavailable            503: Redis cannot be used (runtime/redis/errors.py), or this worker ends; retry later
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
 """
 
 from typing import ClassVar
 
-from leadview.redis import errors as redis
+from runtime.redis import errors as redis
 from schemas.problems import PROBLEMS, Policy
 
 _PROBLEMS = {problem.code: problem for problem in PROBLEMS}

@@ -10,9 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from api.metrics import Counters, read_snapshots
-from leadview.instruments import family, histogram_family, new_registry
-from leadview.metrics_port import Health, MetricsServer
-from leadview.redis.errors import ErrorKind
+from runtime.instruments import family, histogram_family, new_registry
+from runtime.metrics_port import Health, MetricsServer
+from runtime.redis.errors import ErrorKind
 from schemas import metrics
 
 _NAN = float("nan")

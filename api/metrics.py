@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from api.redis.servers import Servers
 from api.redis.serving import Serving
-from leadview.redis.errors import ErrorKind, Unavailable
+from runtime.redis.errors import ErrorKind, Unavailable
 from schemas import names
 from schemas.heartbeat import APART_MS, SILENT_MS, Clocks, Freshness
 from schemas.metrics import LATENCY_BUCKETS

@@ -13,7 +13,7 @@ from uvicorn.supervisors import Multiprocess
 
 from api.app import Api
 from api.edge import MAX_CONNECTIONS, RECEIVE_BUFFER, SEND_BUFFER, Edge
-from leadview import logs, metrics_port
+from runtime import logs, metrics_port
 from schemas.settings import ApiSettings
 
 BACKLOG = 2048

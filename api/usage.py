@@ -13,7 +13,7 @@ from msgspec import Struct
 from api.redis.scripts import UseRow, usage
 from api.redis.servers import Servers
 from api.request import Credentials
-from leadview.redis.errors import ErrorReply, Unavailable
+from runtime.redis.errors import ErrorReply, Unavailable
 from schemas import names
 
 INTERVAL_SECONDS = 60.0

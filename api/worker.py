@@ -19,7 +19,7 @@ from api.redis.store import Store
 from api.request import Request, Response
 from api.request_log import RequestLog
 from api.usage import Usage
-from leadview.background import keep, watch_parent
+from runtime.background import keep, watch_parent
 from schemas.settings import ApiSettings, limit, networks
 
 Handler = Callable[["Worker", Request], Awaitable[Response]]

@@ -15,9 +15,9 @@ from devstack.redis_server import RedisServer
 from projector import mapping
 from projector.change import read
 from projector.ledger import copies
+from projector.line.apply import apply
 from projector.mapping import Intent
 from projector.record import Record
-from projector.redis.apply import apply
 from projector.redis.store import Store
 from schemas import control, names
 from schemas.bodies import body

@@ -41,10 +41,10 @@ from bench.crm import (
 )
 from bench.filling import fill, intents, live
 from devstack.redis_server import RedisServer, redis_program
+from projector.line.apply import apply
 from projector.line.batch import StoredHeads, event_time
 from projector.line.pace import FULL
 from projector.record import Partition, Record
-from projector.redis.apply import apply
 from projector.redis.calls import Generations
 from projector.redis.store import Store
 from schemas import api_keys, names, resources

@@ -22,9 +22,9 @@ from devstack.publish import SANDBOX
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.stack import Stack
-from leadview.metrics_port import listen
-from leadview.redis.errors import TooOld
-from leadview.redis.version import check_version
+from runtime.metrics_port import listen
+from runtime.redis.errors import TooOld
+from runtime.redis.version import check_version
 from schemas.redis_url import redis_url
 from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
 

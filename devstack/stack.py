@@ -18,7 +18,7 @@ from devstack.sample import Crm
 from devstack.sandbox import unsteady
 from devstack.threads import in_thread
 from devstack.waiting import wait_until
-from leadview.metrics_port import url
+from runtime.metrics_port import url
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 

@@ -29,7 +29,7 @@ def main(words: Sequence[str] | None = None) -> int:
         case ["completion", *rest]:
             code = _complete(rest)
         case _:
-            code = import_module("projector.__main__").main(words, _OTHERS)
+            code = import_module("operate.main").main(words, _OTHERS)
     return code
 
 
@@ -48,6 +48,6 @@ def _complete(words: Sequence[str]) -> int:
     parser.add_argument("shell", choices=_SHELLS)
     parser.add_argument("--version", action="version", version=f"leadview {import_module('schemas.version').VERSION}")
     shell = parser.parse_args(words).shell
-    commands = import_module("projector.commands.arguments").parser_of("leadview", _OTHERS)
+    commands = import_module("operate.commands.arguments").parser_of("leadview", _OTHERS)
     sys.stdout.write(import_module("shtab").complete(commands, shell) + "\n")
     return 0

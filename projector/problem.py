@@ -1,4 +1,4 @@
-"""What is wrong, as kinds with data. No English is stored, compared or counted: `projector/operate/words.py` makes the
+"""What is wrong, as kinds with data. No English is stored, compared or counted: `projector/words.py` makes the
 words at the edge, for every surface.
 
 A problem of `severity` "note" has to be dealt with some time, although all is well.

@@ -18,25 +18,25 @@ from types import FrameType
 import uvloop
 from msgspec import structs
 
-from leadview.background import watch_parent
-from leadview.logs import configure
 from projector.errors import ProjectorError, Unavailable
+from projector.health.watch import Watch, metrics_port, watching
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.health import WorkHealth
 from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
+from projector.liveness import WorkHealth
 from projector.mapping import VERSION
-from projector.operate.watch import Watch, metrics_port, watching
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs
 from projector.upkeep.comparison import Comparing
 from projector.upkeep.duty import Duty
 from projector.upkeep.keeper import Keeper
+from runtime.background import watch_parent
+from runtime.logs import configure
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective

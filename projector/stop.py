@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from projector import defect
 from projector.errors import Denied, ProjectorError, Unavailable
-from projector.line.health import WorkHealth
+from projector.liveness import WorkHealth
 
 
 class Stop(asyncio.Event):

@@ -1,14 +1,14 @@
 """The scripts of the API, as Python calls them: to call one of these functions makes the command that runs the script
 of that name in the folder `lua`. The header of the script says what the names mean and what it replies.
 
-`@_folder.script` (`leadview/redis/scripts.py`) puts the script in the place of the function when this module is
+`@_folder.script` (`runtime/redis/scripts.py`) puts the script in the place of the function when this module is
 imported, and compares their names.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from leadview.redis.scripts import Folder, Key, Keys, OptionalKey
+from runtime.redis.scripts import Folder, Key, Keys, OptionalKey
 
 _folder = Folder("api.redis")
 

@@ -17,20 +17,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from leadview.background import keep
-from leadview.redis.access import Address, Sentinels, SlotMap, location
-from leadview.redis.cluster import Primaries
-from leadview.redis.connection import Check, Connection, connect, pack
-from leadview.redis.errors import (
-    Busy,
-    ConnectionLost,
-    ErrorReply,
-    ReadOnly,
-    Redirected,
-    ScriptMissing,
-    Unavailable,
-)
-from leadview.redis.scripts import Script
+from runtime.background import keep
+from runtime.redis.access import Address, Sentinels, SlotMap, location
+from runtime.redis.cluster import Primaries
+from runtime.redis.connection import Check, Connection, connect, pack
+from runtime.redis.errors import Busy, ConnectionLost, ErrorReply, ReadOnly, Redirected, ScriptMissing, Unavailable
+from runtime.redis.scripts import Script
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import CERTAIN, PART

@@ -1,6 +1,6 @@
 """Which generation is served, and from which shards: each shard says so itself, in its copy of the control record.
 
-Redis executes a check after the requests that are sent together (`leadview/redis/connection.py`), so a reply counts
+Redis executes a check after the requests that are sent together (`runtime/redis/connection.py`), so a reply counts
 only if the shard held everything of the live generation when it was made. From a shard that was emptied, or is still
 being filled, the API answers 503 and nothing else.
 
@@ -25,8 +25,8 @@ from uuid import UUID
 from api.errors import Rebuilding
 from api.redis.scripts import serve
 from api.redis.servers import Link, Served, Servers
-from leadview.redis.connection import Check, pack
-from leadview.redis.errors import ErrorReply, Unavailable
+from runtime.redis.connection import Check, pack
+from runtime.redis.errors import ErrorReply, Unavailable
 from schemas import base62, control, names
 from schemas.control import GenerationId, number_of, parse_generation, parse_slots
 from schemas.layouts import SHORT_ID

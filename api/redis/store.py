@@ -15,9 +15,9 @@ from api.redis import scripts
 from api.redis.servers import Link, Servers, Turns
 from api.redis.serving import UNKNOWN, AsOf, Serving
 from api.request import Credentials
-from leadview.redis.connection import pack, pack_words
-from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
-from leadview.redis.scripts import Command
+from runtime.redis.connection import pack, pack_words
+from runtime.redis.errors import ConnectionLost, ErrorReply, Unavailable
+from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import BEING_APPLIED, STATE_LIVE

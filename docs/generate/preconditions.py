@@ -109,7 +109,7 @@ PLAIN = (
         "identity",
     ),
     Plain(
-        "projector/redis/late_versions.py",
+        "projector/ledger/late_versions.py",
         "HDEL",
         "Ends the count of late versions that are not named.",
         "nothing: a comparison with the topics has found no difference",

@@ -40,9 +40,9 @@ from projector.kafka.client import client_of, consumer, errors, start, topic
 from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OpenTransaction
 from projector.kafka.groups import Groups, Member
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
-from projector.operate.words import say
 from projector.problem import TopicMissing
 from projector.record import Partition, Record
+from projector.words import say
 from schemas.layouts import MAX_PARTITIONS
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings

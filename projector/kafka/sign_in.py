@@ -1,5 +1,5 @@
 """How the Kafka clients of this process sign in: each new connection uses the password or the token as it is now. It is
-kept alive as well (`leadview/keep_alive.py`).
+kept alive as well (`runtime/keep_alive.py`).
 
 aiokafka takes the password once, when a client is created. It also takes a token that the broker refuses for accepted,
 because the broker says so in the reply and not by an error code. And it waits for 40 s for an address that does not
@@ -30,7 +30,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
-from leadview.keep_alive import keep_alive
+from runtime.keep_alive import keep_alive
 from schemas import secret_files
 from schemas.settings import ProjectorSettings, TokenFunction, token_function
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from leadview.redis.scripts import Command
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, SessionEnded, Superseded
 from projector.ledger import breaks, control, copies
@@ -36,6 +35,7 @@ from projector.redis import scripts
 from projector.redis.calls import Generations
 from projector.redis.scripts import AdvanceRow, RewindRow
 from projector.redis.store import Store
+from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import INCARNATION, STAMP, GenerationId, Stamp, number_of
 from schemas.heartbeat import StandingBy

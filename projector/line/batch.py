@@ -26,7 +26,6 @@ from typing import Literal
 
 import msgspec
 
-from leadview.redis.scripts import Command
 from projector.change import version_of
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
@@ -34,14 +33,15 @@ from projector.interpret import in_parts, interpret
 from projector.kafka.accepted import Acceptance
 from projector.ledger.control import Advance, Position
 from projector.ledger.ledger import Session
+from projector.line.apply import Applied, FanOuts, apply
 from projector.line.pace import Pacer
 from projector.mapping import DeleteDocument, Intent, PutDocument, PutLead
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record, is_entity_key
 from projector.redis import calls
-from projector.redis.apply import Applied, FanOuts, apply
 from projector.redis.calls import Generations, groups
 from projector.redis.store import Store
+from runtime.redis.scripts import Command
 from schemas.faults import Fault
 from schemas.fields import UUID_AS_0
 from schemas.heartbeat import Halted

@@ -20,11 +20,11 @@ from projector.kafka.reader import Source
 from projector.ledger.control import Checkpointed, ControlChanged, Covered, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads
-from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
 from projector.line.placement import Placement
 from projector.line.positions import Beside, Positions
+from projector.liveness import LineHealth
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.stop import Stop

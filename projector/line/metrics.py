@@ -1,14 +1,14 @@
-"""What a line counts. What it has not applied yet is measured from outside of it (`projector/operate`)."""
+"""What a line counts. What it has not applied yet is measured from outside of it (`projector/health`)."""
 
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
 
-from leadview import instruments
+from projector.line.apply import Applied
 from projector.mapping import VERSION
 from projector.record import Partition, Record
-from projector.redis.apply import Applied
 from projector.unknown_fields import has_unknown_fields
+from runtime import instruments
 from schemas import metrics
 
 REGISTRY: CollectorRegistry = instruments.new_registry("projector", str(VERSION))

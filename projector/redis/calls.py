@@ -9,7 +9,6 @@ from typing import TypeVar, assert_never, cast
 
 import msgspec
 
-from leadview.redis.scripts import Command
 from projector.mapping import (
     DeleteApiKey,
     DeleteDocument,
@@ -21,6 +20,7 @@ from projector.mapping import (
     PutOrganization,
 )
 from projector.redis import scripts
+from runtime.redis.scripts import Command
 from schemas import names
 from schemas.bodies import SUMMARY, packed_lead, packed_value
 from schemas.control import GenerationId

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from leadview.redis import errors
-from leadview.redis.access import Sentinels, access
-from leadview.redis.connection import Connection, connect
 from projector.errors import Unavailable
 from projector.redis.scripts import may
+from runtime.redis import errors
+from runtime.redis.access import Sentinels, access
+from runtime.redis.connection import Connection, connect
 from schemas import names
 from schemas.settings import RedisSettings
 

@@ -7,7 +7,7 @@ sent is discarded: nothing arrives after the program has acknowledged that its g
 session is not continued over a connection that was opened after it had begun, unless its *fence* allows it: a program
 that stood still (SIGSTOP, a suspended machine) may wake up in the middle of its session, long after the generation that
 it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged the change
-(`projector/rebuild/generations.py`), and the control record is read once more before a later connection is used.
+(`operate/rebuild/generations.py`), and the control record is read once more before a later connection is used.
 
 A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
 acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
@@ -23,12 +23,12 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from leadview.redis import errors
-from leadview.redis.access import Address, Sentinels, SlotMap, location
-from leadview.redis.cluster import Primaries
-from leadview.redis.connection import Connection, connect, pack
-from leadview.redis.errors import ErrorReply, Redirected
 from projector.errors import Denied, Unavailable
+from runtime.redis import errors
+from runtime.redis.access import Address, Sentinels, SlotMap, location
+from runtime.redis.cluster import Primaries
+from runtime.redis.connection import Connection, connect, pack
+from runtime.redis.errors import ErrorReply, Redirected
 from schemas import names
 from schemas.redis_url import Host
 from schemas.settings import RedisSettings

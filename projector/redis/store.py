@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from leadview.redis.connection import pack, pack_bytes
-from leadview.redis.errors import ErrorReply, ReadOnly, ScriptMissing
-from leadview.redis.scripts import Command
-from leadview.redis.version import Version
 from projector.errors import Refused, Unavailable
-from projector.operate.words import say
 from projector.problem import RedisEvicts
 from projector.redis.scripts import SCRIPTS
 from projector.redis.servers import Fence, Node, Request, all_of, fields, good, servers
+from projector.words import say
+from runtime.redis.connection import pack, pack_bytes
+from runtime.redis.errors import ErrorReply, ReadOnly, ScriptMissing
+from runtime.redis.scripts import Command
+from runtime.redis.version import Version
 from schemas import names
 from schemas.control import Stamp
 from schemas.heartbeat import Clocks

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic
@@ -31,6 +30,7 @@ from projector.redis import scripts
 from projector.redis.scripts import CompleteRow, EndRow
 from projector.stop import Stop, repeat
 from projector.upkeep.complete import Completeness
+from runtime.redis.scripts import Command
 from schemas import names
 from schemas.heartbeat import APART_MS, Clocks
 from schemas.resources import KINDS

@@ -24,12 +24,11 @@ from projector.interpret import in_turns
 from projector.kafka.accepted import Accepted, AcceptedRecords
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
-from projector.ledger import copies
+from projector.ledger import copies, late_versions
 from projector.ledger.writers import Writing
+from projector.line.apply import apply
 from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition, Record
-from projector.redis import late_versions
-from projector.redis.apply import apply
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
 from projector.stop import Stop, repeat

@@ -28,9 +28,9 @@ import msgspec
 from projector.dead_letter import DeadLetter
 from projector.errors import Superseded, Unavailable
 from projector.kafka.reader import held_back
+from projector.ledger import late_versions
 from projector.ledger.writers import Writing
-from projector.line.health import WorkHealth
-from projector.redis import late_versions
+from projector.liveness import WorkHealth
 from projector.redis.scripts import erase, expire_lock, finish_work, take_lock
 from projector.redis.store import Store
 from projector.stop import Stop, repeat

@@ -11,8 +11,8 @@ from projector.interpret import in_turns
 from projector.kafka.reader import open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
+from projector.line.apply import Applied, apply
 from projector.record import Record
-from projector.redis.apply import Applied, apply
 from projector.redis.calls import Generations
 from projector.redis.servers import Fence
 from projector.redis.store import Store

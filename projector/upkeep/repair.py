@@ -17,10 +17,10 @@ from projector.interpret import in_turns, interpret
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Session
 from projector.ledger.writers import Writing
+from projector.line.apply import apply
 from projector.mapping import DeleteApiKey, Intent, PutApiKey
 from projector.record import Partition, Record
 from projector.redis import calls
-from projector.redis.apply import apply
 from projector.reference import Entity
 from projector.verify.comparison import Finding
 from projector.verify.reading import Reading

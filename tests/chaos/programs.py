@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from leadview.redis.connection import Connection
+from runtime.redis.connection import Connection
 
 FREE, PAID = "free", "paid"
 ANY = "ANY"

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import orjson
 
-from projector.__main__ import main
+from operate.main import main
 
 _PLAIN = frozenset(
     ("dead-letters", "doctor", "drop", "promote", "rollback", "show", "status", "usage", "validate", "verify")

@@ -17,15 +17,15 @@ from starlette.applications import Starlette
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import PROJECTOR, ROOT, while_running
-from projector.console.api_figures import ApiFigures
-from projector.console.app import create_app
-from projector.console.feed import Feed
-from projector.console.picture import Picture, picture
+from operate.console.api_figures import ApiFigures
+from operate.console.app import create_app
+from operate.console.feed import Feed
+from operate.console.picture import Picture, picture
+from operate.explain.explainer import Explainer
+from projector.health.observe import KafkaPart, Observation, RedisPart
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.explain.explainer import Explainer
-from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.record import Partition
 from projector.redis.store import Memory, Store
 from schemas.heartbeat import Heartbeat

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from operate.rebuild import generations
 from projector.errors import Unavailable
 from projector.ledger import copies
 from projector.ledger.control import (
@@ -18,7 +19,6 @@ from projector.ledger.control import (
     shared_fields,
 )
 from projector.mapping import VERSION
-from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.scripts import create_copy
 from projector.redis.store import Store

@@ -15,10 +15,10 @@ from projector.ledger import copies
 from projector.ledger.control import Advance, Checkpointed
 from projector.ledger.ledger import Ledger, Session, Sessions
 from projector.ledger.writers import Writing
+from projector.line.apply import Applied, apply
 from projector.mapping import Intent
 from projector.record import Partition, Record
 from projector.redis import calls
-from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names

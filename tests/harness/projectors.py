@@ -21,9 +21,9 @@ def hurried() -> None:
     """Look several times as often as usual: for tests of what happens, and not of when. What it does and says is the
     same.
     """
+    from operate.rebuild import replay
+    from projector.health import watch
     from projector.ledger import writers
-    from projector.operate import watch
-    from projector.rebuild import replay
     from projector.upkeep import dead_letters, jobs, keeper
 
     writers.BEAT_SECONDS = jobs._PAUSE_SECONDS = keeper._PAUSE_SECONDS = 0.25
@@ -34,10 +34,10 @@ def hurried() -> None:
 
 def impatient() -> None:
     """Say within seconds that it does not advance: for tests of what it says, and not of when."""
-    from projector.line import health
-    from projector.operate import problems
+    from projector import liveness
+    from projector.health import problems
 
-    health._QUIET_SECONDS = problems.UNKNOWN_SECONDS = 2.0
+    liveness._QUIET_SECONDS = problems.UNKNOWN_SECONDS = 2.0
     problems.STUCK_SECONDS = problems.STUCK_PARTITION_SECONDS = 2.0
 
 
@@ -129,6 +129,6 @@ DEFECTIVE = (*_PROGRAM, "defective")
 
 if __name__ == "__main__":
     _CHANGES[sys.argv.pop(1)]()
-    from projector.__main__ import main
+    from operate.main import main
 
     sys.exit(main())

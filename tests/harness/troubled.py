@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from projector import problem
 from projector.dead_letter import DeadLetter
+from projector.health.observe import Held, Observation, RedisPart
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention
 from projector.ledger.control import Break, BreakKind, ControlRecord, Copy, Generation
+from projector.ledger.late_versions import LateVersion, LateVersions
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.observe import Held, Observation, RedisPart
 from projector.record import Partition
-from projector.redis.late_versions import LateVersion, LateVersions
 from projector.redis.store import Memory
 from schemas.faults import Fault
 from schemas.heartbeat import Clocks, Failing, Former, Halted, LineTrouble, StandingBy

@@ -24,15 +24,15 @@ from api import request
 from api.edge import _EMPTY_LINES, MAX_HEAD_BYTES, Edge, is_host, normalized
 from api.errors import ApiError
 from api.request import client_address
+from operate.commands.validate import Lines
+from operate.console.pages import page
+from operate.explain.explainer import question
 from projector import change, unknown_fields
-from projector.commands.validate import Lines
-from projector.console.pages import page
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import in_parts, interpret
 from projector.kafka.batches import RecordBatch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
-from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
 from projector.redis.calls import compressed, of_intents
 from projector.spelling import usual_time

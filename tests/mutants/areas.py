@@ -164,7 +164,7 @@ AREAS = (
     Area(
         "connections to Redis",
         20,
-        ("leadview/redis/connection.py", "leadview/redis/cluster.py", "leadview/redis/errors.py"),
+        ("runtime/redis/connection.py", "runtime/redis/cluster.py", "runtime/redis/errors.py"),
         (
             "unit/settings",
             "service/api_connection",
@@ -252,7 +252,7 @@ AREAS = (
     Area(
         "rebuild",
         10,
-        ("projector/rebuild/*.py",),
+        ("operate/rebuild/*.py",),
         (
             "unit/control_record",
             "unit/rebuild",
@@ -287,10 +287,11 @@ AREAS = (
         "verify, health",
         12,
         (
-            "projector/line/health.py",
-            "projector/operate/observe.py",
-            "projector/operate/problems.py",
+            "projector/liveness.py",
+            "projector/health/observe.py",
+            "projector/health/problems.py",
             "projector/verify/[!_]*.py",
+            "operate/verify/[!_]*.py",
         ),
         (
             "unit/rebuild",

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.redis.servers import servers
-from leadview.redis.connection import Check, Connection, pack
-from leadview.redis.errors import ErrorReply, Unavailable
+from runtime.redis.connection import Check, Connection, pack
+from runtime.redis.errors import ErrorReply, Unavailable
 from tests.harness.api_server import connected, patient
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS

@@ -14,8 +14,8 @@ from api.redis.servers import LARGE_EACH, Link, servers
 from api.redis.serving import Serving
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
-from leadview.redis.access import Address
-from leadview.redis.errors import Unavailable
+from runtime.redis.access import Address
+from runtime.redis.errors import Unavailable
 from schemas import api_keys, names, resources
 from schemas.layouts import LEAD_BODY, PART, WHOLE
 from schemas.settings import ApiSettings

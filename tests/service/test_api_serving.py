@@ -16,8 +16,8 @@ from api.redis.store import Store
 from api.request import Credentials, credentials
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_cluster import RedisCluster
-from leadview.redis.access import Address
-from leadview.redis.errors import Unavailable
+from runtime.redis.access import Address
+from runtime.redis.errors import Unavailable
 from schemas import names, resources
 from schemas.control import LAYOUT, Stamp
 from schemas.settings import ApiSettings

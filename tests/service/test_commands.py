@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from devstack.child import Child
 from devstack.programs import descendants, is_alive
-from projector.commands.arguments import parse
-from projector.commands.operator import act_of
+from operate.commands.arguments import parse
+from operate.commands.operator import act_of
 from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
 from projector.ledger import history
 from projector.ledger.history import Act

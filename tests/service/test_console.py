@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from devstack.programs import ROOT
-from projector.console.feed import MOST_PAGES
+from operate.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
 from tests.harness import crm
@@ -160,4 +160,4 @@ def test_it_ends_while_pages_are_open(leadview: Leadview) -> None:
         assert "Traceback" not in child.log.read_text()
     taken = str(leadview.redis.connection_pool.connection_kwargs["port"])
     leadview.run("console", "--port", taken).ends(1, "choose another one with --port")
-    assert (ROOT / "projector" / "console" / "static" / "vendor" / "uplot" / "LICENSE").is_file()
+    assert (ROOT / "operate" / "console" / "static" / "vendor" / "uplot" / "LICENSE").is_file()

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from devstack.fault_proxy import Faults
 from devstack.redis_cluster import RedisCluster
+from operate.rebuild import generations, replay
 from projector.errors import Conflict, Refused, Superseded, Unavailable
 from projector.ledger import copies, sweep, writers
 from projector.ledger.control import ControlRecord, WentBack
 from projector.ledger.ledger import Ledger, Sessions
 from projector.mapping import VERSION
-from projector.rebuild import generations, replay
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs, reapply

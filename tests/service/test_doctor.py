@@ -23,8 +23,8 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import ROOT, environment
 from devstack.redis_server import RedisServer
-from projector.commands import doctor
-from projector.commands.gateway import RULES, Gateway
+from operate.commands import doctor
+from operate.commands.gateway import RULES, Gateway
 from projector.errors import Refused
 from projector.redis.rights import BEHIND_SENTINELS, CLUSTERED, PROJECTS, SERVES
 from schemas import api_keys, names, resources
@@ -159,7 +159,7 @@ def test_every_command_that_is_used_is_checked_and_no_other(package: str, needed
     scripts = "".join(path.read_text() for path in sorted((ROOT / package / "redis" / "lua").iterdir()))
     used = {name.lower() for name in re.findall(r"call\(\s*'([A-Za-z]+)'", scripts)}
     assert used
-    for path in (*(ROOT / package).rglob("*.py"), *(ROOT / "leadview/redis").iterdir()):
+    for path in (*(ROOT / package).rglob("*.py"), *(ROOT / "runtime/redis").iterdir()):
         if path.suffix == ".py":
             used |= {name.lower() for name in re.findall(r'b"([A-Z]{3,})"', path.read_text())}
     beyond = {words[0] for words in (*CLUSTERED, *BEHIND_SENTINELS)}

@@ -28,7 +28,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
 COMMANDS |= {"console", "validate", "usage", "api", "completion"}
-PACKAGES = ("api", "leadview", "projector", "schemas")
+PACKAGES = ("api", "leadview", "operate", "projector", "runtime", "schemas")
 
 
 class Installed(NamedTuple):
@@ -92,7 +92,7 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     for needed, folder in (
         ({path for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}, ""),
         ({*(ROOT / "schemas" / "dictionaries").iterdir()}, ""),
-        ({*(ROOT / "projector" / "console" / "static").rglob("*")}, ""),
+        ({*(ROOT / "operate" / "console" / "static").rglob("*")}, ""),
         ({*(ROOT / "docs").glob("*.md")}, f"{data}/data/share/leadview/"),  # the console shows the runbook
         (deployed - {*(ROOT / "deploy/kubernetes").rglob("*")}, f"{data}/data/share/leadview/"),
     ):

@@ -12,9 +12,9 @@ import pytest
 from api.redis.servers import servers
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
-from leadview.redis.access import location
 from projector.kafka.reader import open_reader
 from projector.redis.store import Store
+from runtime.redis.access import location
 from schemas import resources
 from schemas.redis_url import redis_url
 from schemas.settings import ApiSettings, ProjectorSettings

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from devstack.ports import free_port
+from projector.ledger import late_versions
 from projector.record import Record
-from projector.redis import late_versions
 from projector.upkeep import jobs, reapply
 from schemas import names, resources
 from tests.harness import crm

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from projector.ledger import late_versions
 from projector.record import Record
-from projector.redis import late_versions
 from projector.reference import Reference
 from projector.upkeep import jobs, reapply
 from schemas import names, resources

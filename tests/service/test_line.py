@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from leadview.redis.scripts import Command
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
@@ -16,6 +15,7 @@ from projector.ledger import breaks, copies
 from projector.ledger.control import NOTHING_STORED, Advance, Break, Checkpointed, Copy, Position
 from projector.ledger.ledger import Ledger, Session
 from projector.line import batch, line
+from projector.line.apply import Applied, apply
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
 from projector.line.pace import Pace, Pacer
@@ -23,12 +23,12 @@ from projector.line.positions import Positions
 from projector.mapping import VERSION, Intent
 from projector.record import Partition
 from projector.redis import scripts
-from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
 from projector.run import _lines
 from projector.stop import Stop
 from projector.upkeep import jobs
 from projector.upkeep.dead_letters import all_dead_letters
+from runtime.redis.scripts import Command
 from schemas import names, resources
 from schemas.control import number_of
 from schemas.heartbeat import Failing, Halted, StandingBy

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from leadview.redis.scripts import Command
 from projector.record import Record
 from projector.redis.scripts import erase, finish_work
 from projector.upkeep import jobs
+from runtime.redis.scripts import Command
 from schemas import api_keys, names, resources
 from schemas.layouts import ERASE_DUE, OLDER, ORGANIZATION_DELETED, REPLAY_DUE, REUSED, STALE, WRITTEN
 from tests.harness import crm, stored

@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
-from leadview.redis.scripts import Command
 from projector.errors import Unavailable
+from projector.line.apply import Applied, apply
 from projector.record import Record
 from projector.redis import calls
-from projector.redis.apply import Applied, apply
 from projector.upkeep import jobs
+from runtime.redis.scripts import Command
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, Head, read_head
 from tests.harness import crm, stored

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from devstack.programs import ROOT, environment
-from leadview.redis.version import Version
+from runtime.redis.version import Version
 from tests.harness.waiting import PATIENCE_SECONDS
 
 INFO = b"# Server\r\nredis_version:6.0.16\r\nserver_time_usec:1\r\n"

@@ -12,7 +12,7 @@ import pytest
 from devstack.apache_kafka import ApacheKafka
 from devstack.ports import free_port
 from devstack.topics import admin
-from projector.operate.explain import records
+from operate.explain import records
 from projector.record import Partition
 from schemas import names, resources
 from schemas.control import number_of

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from operate.rebuild import generations, replay
+from operate.rebuild.replay import Rebuild
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
+from projector.health.observe import Observer
 from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, sweep, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
-from projector.operate.observe import Observer
-from projector.rebuild import generations, replay
-from projector.rebuild.replay import Rebuild
+from projector.line.apply import apply
 from projector.record import Partition
-from projector.redis.apply import apply
 from projector.redis.scripts import change_control, register_writer
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs

@@ -12,15 +12,15 @@ from api.redis.servers import Cluster
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
-from leadview import background
-from leadview.redis.access import SlotMap, location
-from leadview.redis.errors import Redirected, Unavailable
 from projector.errors import Refused
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, Advance, Checkpointed, ControlChanged, Covered, Position, WentBack
 from projector.record import Partition
 from projector.redis import servers
 from projector.redis.store import Store
+from runtime import background
+from runtime.redis.access import SlotMap, location
+from runtime.redis.errors import Redirected, Unavailable
 from schemas import names
 from schemas.api_keys import mint, organization_tag
 from schemas.redis_url import Host

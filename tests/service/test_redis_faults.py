@@ -17,8 +17,8 @@ import redis
 import uvloop
 from redis.exceptions import ResponseError
 
-import leadview.redis.errors
 import projector.errors
+import runtime.redis.errors
 from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
@@ -29,10 +29,10 @@ from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, installed_redis
-from leadview.redis.access import access
-from leadview.redis.connection import pack
 from projector.redis.servers import Node, ReplicationEpoch, all_of
 from projector.redis.store import Store as ProjectorStore
+from runtime.redis.access import access
+from runtime.redis.connection import pack
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.api_server import connected
@@ -69,7 +69,7 @@ class ApiClient:
     """A request of the API, which writes the charge of its rate limits as well. The methods of both clients raise
     `unavailable`."""
 
-    unavailable = leadview.redis.errors.Unavailable
+    unavailable = runtime.redis.errors.Unavailable
 
     def __init__(self, store: ApiStore, servers: Any) -> None:
         self._store, self._servers = store, servers
@@ -532,7 +532,7 @@ async def test_a_worker_of_the_api_renews_its_connection(tmp_path: Path) -> None
             parts, *_ = await link.read_large(b"", b"name", None)
             assert parts == [b"new"]
             proxy.faults = Faults(refusing=True)
-            with pytest.raises(leadview.redis.errors.Unavailable):
+            with pytest.raises(runtime.redis.errors.Unavailable):
                 await api_servers.renew()
             assert await link.connection.call((b"GET", b"name")) == b"new", "the present one stays"
 

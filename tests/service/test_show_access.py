@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from projector.operate.explain import stored
-from projector.operate.explain.stored import AccessCheck, Refusal
+from operate.explain import stored
+from operate.explain.stored import AccessCheck, Refusal
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings

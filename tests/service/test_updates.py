@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from devstack.fault_proxy import Faults
-from leadview.redis.scripts import Command
 from projector.errors import Unavailable
+from projector.line.apply import Applied
 from projector.line.batch import BadRecordGuard, Batch, StoredHeads, event_time
 from projector.line.pace import Pacer
 from projector.mapping import PutDocument, PutLead
 from projector.record import Partition, Record
 from projector.redis import calls
-from projector.redis.apply import Applied
+from runtime.redis.scripts import Command
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, JOB_DUE
 from tests.harness import control, crm, stored

@@ -18,14 +18,14 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
+from projector.health.observe import observe
 from projector.ledger import copies, history
 from projector.ledger.history import Act
 from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing
+from projector.line.apply import apply
 from projector.line.line import without_deleted
-from projector.operate.observe import observe
 from projector.record import Record
-from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
 from projector.stop import Stop

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from devstack.ports import free_port
-from projector.verify import rolling
-from projector.verify.rolling import Budget
+from operate.verify import rolling
+from operate.verify.rolling import Budget
 from schemas import names, resources
 from schemas.control import number_of
 from schemas.layouts import ACCESS, KEY_EXPIRY, LIMITS

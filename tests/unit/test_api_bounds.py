@@ -21,7 +21,7 @@ from api.redis import servers
 from api.redis.servers import Turns, _pause
 from api.request import Credentials, Request, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
-from leadview.redis import errors
+from runtime.redis import errors
 from schemas.api_keys import mint
 from schemas.metrics import LATENCY_BUCKETS
 from schemas.settings import Limit

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from api.metrics import READ_SECONDS, RENEWED_SECONDS, UNWRITTEN_SECONDS, Counters, Silence, _note, _of_projectors
-from leadview.redis.errors import Unavailable
+from runtime.redis.errors import Unavailable
 from schemas.heartbeat import APART_MS, SILENT_MS, Freshness
 
 NOW = 1_000_000_000_000

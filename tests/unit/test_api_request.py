@@ -43,7 +43,7 @@ from api.request import (
 from api.request_log import SAMPLE, RequestLog
 from api.worker import Worker
 from docs.generate.key_vectors import Vector, vectors
-from leadview.redis.errors import ErrorReply
+from runtime.redis.errors import ErrorReply
 from schemas import api_keys, names
 from schemas.api_keys import PREFIX
 from schemas.resources import CONTACT

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from devstack.programs import environment
-from projector.commands.argument_types import read_key
-from projector.commands.arguments import parse, parser_of
-from projector.commands.operator import Operator
+from operate.commands.argument_types import read_key
+from operate.commands.arguments import parse, parser_of
+from operate.commands.operator import Operator
 from projector.dead_letter import DeadLetter
 from tests.harness import crm
 from tests.harness.commands import call

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from leadview import background
-from leadview.background import keep
 from projector.errors import Refused, Unavailable
 from projector.stop import Stop, repeat
+from runtime import background
+from runtime.background import keep
 
 
 async def test_a_task_that_failed_is_started_again(

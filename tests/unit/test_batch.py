@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped, Unavailable
 from projector.kafka.accepted import Acceptance
+from projector.line.apply import Applied
 from projector.line.batch import WINDOW, BadRecordGuard, Batch, StoredHeads, event_time, is_stale
 from projector.line.pace import Pacer
 from projector.mapping import DeleteDocument, PutLead
 from projector.offsets import Ranges
 from projector.record import Partition, Record
-from projector.redis.apply import Applied
 from projector.redis.store import Store
 from projector.upkeep import reapply
 from schemas import resources

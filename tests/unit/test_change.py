@@ -12,10 +12,10 @@ import orjson
 import pytest
 
 from docs.generate.json_schema import event_schemas
+from operate.explain.records import bad
 from projector.change import read, version_of
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.operate.explain.records import bad
 from projector.record import EntityKey, Record, entity_key
 from schemas import events, resources
 from schemas.limits import MAX_CONTAINERS

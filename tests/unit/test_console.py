@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from leadview.metrics_port import url
-from projector.console import pages
-from projector.console.api_figures import SECONDS, Reading, Recent, counts, figures
-from projector.console.feed import SHARE, pause
-from projector.console.picture import Totals, picture, totals
-from projector.console.server import checked_tokens
+from operate.console import pages
+from operate.console.api_figures import SECONDS, Reading, Recent, counts, figures
+from operate.console.feed import SHARE, pause
+from operate.console.picture import Totals, picture, totals
+from operate.console.server import checked_tokens
 from projector.errors import Refused
-from projector.operate.observe import Observation
+from projector.health.observe import Observation
+from runtime.metrics_port import url
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.console import observation_of

@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector.commands.status import _generations
+from operate.commands.status import _generations
+from operate.rebuild import generations
 from projector.errors import Refused
+from projector.health.observe import KafkaPart, Observation, RedisPart
+from projector.health.problems import of_servers
 from projector.kafka.batches import Unpacker
 from projector.kafka.topics import Topic
 from projector.ledger import breaks
@@ -29,9 +32,6 @@ from projector.ledger.control import (
     first_state,
     revision,
 )
-from projector.operate.observe import KafkaPart, Observation, RedisPart
-from projector.operate.problems import of_servers
-from projector.rebuild import generations
 from projector.record import Partition
 from schemas import resources
 from schemas.control import (

@@ -21,7 +21,7 @@ from api.server import SHUTDOWN_SECONDS
 from deploy.release import constraints, context_of, main, problems, version_of
 from docs.generate.monitoring import Options
 from docs.generate.versions import VERSIONS
-from projector.commands import arguments
+from operate.commands import arguments
 from schemas import metrics
 from schemas.limits import MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, networks, variable

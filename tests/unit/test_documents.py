@@ -17,20 +17,21 @@ from uuid import uuid4
 import pytest
 
 from docs.generate.reference.pages import pages, to_html
-from projector.__main__ import _COMMANDS
-from projector.commands.arguments import parser_of
+from operate.commands.arguments import parser_of
+from operate.main import _COMMANDS
 from schemas import metrics
 from schemas.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md", ROOT / "tests/data/README.md"]
-SOURCES = ("api", "bench", "deploy", "devstack", "leadview", "projector", "schemas", "compose.yaml", "Dockerfile")
+PACKAGES = ("api", "leadview", "operate", "projector", "runtime", "schemas")
+SOURCES = (*PACKAGES, "bench", "deploy", "devstack", "compose.yaml", "Dockerfile")
 """What speaks to people, and may name a page."""
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist"}  # what make writes
 OTHERS = {"api": "", "completion": ""}
 """Commands of `leadview` that the projector does not have."""
 EARLY = {"run", "console", "validate"}
-"""Commands that `projector/__main__.py` runs before it opens Redis."""
+"""Commands that `operate/main.py` runs before it opens Redis."""
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 MADE = {
     "bench": ("bench.__main__", "_arguments"),
@@ -180,7 +181,7 @@ def test_every_command_is_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_every_command_is_parsed_run_and_listed() -> None:
     parsers = choices(parser_of("leadview"))
     commands = parsers.keys()
-    assert _COMMANDS.keys() | EARLY == commands, "_COMMANDS in projector/__main__.py, and parser_of"
+    assert _COMMANDS.keys() | EARLY == commands, "_COMMANDS in operate/main.py, and parser_of"
     for name, parser in parsers.items():
         assert parser.format_help().startswith(f"usage: leadview {name}")
     runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
@@ -190,7 +191,7 @@ def test_every_command_is_parsed_run_and_listed() -> None:
 
 
 def test_every_metric_is_in_the_list_of_its_program_and_is_exported() -> None:
-    sources = [path for folder in ("api", "projector", "leadview") for path in (ROOT / folder).rglob("*.py")]
+    sources = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
     exporting = "\n".join(path.read_text("utf-8") for path in sources)
     for name, metric in vars(metrics).items():
         if isinstance(metric, metrics.Metric):

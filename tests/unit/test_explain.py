@@ -5,10 +5,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from projector.dead_letter import DeadLetter
-from projector.errors import Refused
-from projector.operate.explain import words
-from projector.operate.explain.explainer import (
+from operate.explain import words
+from operate.explain.explainer import (
     AboutEntity,
     AboutRecord,
     Coordinates,
@@ -19,8 +17,8 @@ from projector.operate.explain.explainer import (
     Nothing,
     question,
 )
-from projector.operate.explain.records import Fate, Projected, Published, Told, bad_field, told
-from projector.operate.explain.stored import (
+from operate.explain.records import Fate, Projected, Published, Told, bad_field, told
+from operate.explain.stored import (
     AccessCheck,
     ApiKey,
     Bucket,
@@ -31,7 +29,9 @@ from projector.operate.explain.stored import (
     refusal_of_key,
     refusal_of_organization,
 )
-from projector.operate.explain.words import Answer, answer
+from operate.explain.words import Answer, answer
+from projector.dead_letter import DeadLetter
+from projector.errors import Refused
 from projector.record import Partition, Record
 from schemas.api_keys import mint
 from schemas.layouts import Head

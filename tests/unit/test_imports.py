@@ -12,8 +12,8 @@ import pytest
 from schemas.resources import KINDS
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "deploy", "devstack", "docs", "leadview", "projector", "schemas", "tests"}
-PRODUCT = ("api", "leadview", "projector", "schemas")
+OURS = {"api", "bench", "deploy", "devstack", "docs", "leadview", "operate", "projector", "runtime", "schemas", "tests"}
+PRODUCT = ("api", "leadview", "operate", "projector", "runtime", "schemas")
 NAMES = {name for kind in KINDS for name in (kind.noun, kind.topic)}
 
 
@@ -50,11 +50,12 @@ def roots(path: Path) -> set[str]:
     ("package", "allowed"),
     [
         pytest.param("schemas", {"schemas"}, id="schemas imports no other package"),
-        pytest.param("leadview", {"leadview", "schemas"}, id="what both programs share knows neither of them"),
-        pytest.param("projector", {"projector", "schemas", "leadview"}, id="projector never imports api"),
-        pytest.param("api", {"api", "schemas", "leadview"}, id="api never imports projector"),
+        pytest.param("runtime", {"runtime", "schemas"}, id="what both programs share knows neither of them"),
+        pytest.param("api", {"api", "runtime", "schemas"}, id="api never imports projector"),
+        pytest.param("projector", {"projector", "runtime", "schemas"}, id="what runs knows nothing of operators"),
+        pytest.param("operate", {"operate", "projector", "runtime", "schemas"}, id="operators use the projector"),
+        pytest.param("leadview", {"leadview"}, id="the command imports others only when it is told which"),
         pytest.param("docs", {"docs", "schemas"}, id="what is generated follows from the contracts"),
-        pytest.param("leadview/command.py", set(), id="the command imports others only when it is told which"),
     ],
 )
 def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:
@@ -69,10 +70,13 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
         ("projector", "aiokafka", "kafka/"),
         ("projector", "redis", None),
         ("projector", "hiredis", None),
-        ("projector", "uvicorn", "console/server.py"),
-        ("projector", "starlette", "console/"),
-        ("leadview", "redis", "redis/access.py"),
-        ("leadview", "hiredis", "redis/connection.py"),
+        ("projector", "starlette", None),
+        ("operate", "uvicorn", "console/server.py"),
+        ("operate", "starlette", "console/"),
+        ("operate", "aiokafka", None),
+        ("operate", "redis", None),
+        ("runtime", "redis", "redis/access.py"),
+        ("runtime", "hiredis", "redis/connection.py"),
         ("api", "redis", None),
         ("api", "hiredis", None),
         ("api", "uvicorn", ("server.py", "edge.py")),
@@ -105,6 +109,23 @@ def test_nothing_imports_upwards(package: str) -> None:
     }
     before = {module: imported(path) & found.keys() - {module, package} for module, path in found.items()}
     TopologicalSorter(before).prepare()  # raises CycleError, which names the circle
+
+
+ROOMS = ("redis", "kafka", "ledger", "line", "verify", "upkeep", "health")
+"""The folders of the projector: each one may import those before it, and the files beside them that import none."""
+
+
+def test_no_room_of_the_projector_imports_a_later_one() -> None:
+    upwards = []
+    for floor, room in enumerate((None, *ROOMS)):
+        later = ROOMS[floor:]
+        paths = files(f"projector/{room}") if room else sorted((ROOT / "projector").glob("*.py"))
+        for path in paths:
+            rooms = {name.split(".")[1] for name in imported(path) if name.startswith("projector.")}
+            if path.name != "run.py":  # starts everything
+                upwards += [f"{path.relative_to(ROOT)} -> {other}" for other in rooms.intersection(later)]
+    assert upwards == []
+    assert {path.parent.name for path in files("projector")} == {"projector", *ROOMS}
 
 
 def test_contracts_are_pure() -> None:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
-from leadview.metrics_port import Health, MetricsServer, listen, responds
+from runtime.metrics_port import Health, MetricsServer, listen, responds
 from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.heavy

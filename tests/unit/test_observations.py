@@ -11,13 +11,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from projector.commands import status
+from operate.commands import status
 from projector.errors import Denied, Unavailable
-from projector.kafka.topics import Retention, Topic
-from projector.ledger.writers import Writer
-from projector.line.health import LineHealth, WorkHealth
-from projector.operate.observe import Held, KafkaPart, Observation, RedisPart
-from projector.operate.problems import (
+from projector.health.observe import Held, KafkaPart, Observation, RedisPart
+from projector.health.problems import (
     STUCK_PARTITION_SECONDS,
     STUCK_SECONDS,
     UNKNOWN_SECONDS,
@@ -26,11 +23,14 @@ from projector.operate.problems import (
     causes,
     problems,
 )
-from projector.operate.watch import Watch
-from projector.operate.words import say
+from projector.health.watch import Watch
+from projector.kafka.topics import Retention, Topic
+from projector.ledger.writers import Writer
+from projector.liveness import LineHealth, WorkHealth
 from projector.problem import NotAdvancing, OtherCluster, Reported
 from projector.record import Partition
 from projector.redis.store import Memory
+from projector.words import say
 from schemas.control import Stamp
 from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingBy
 from schemas.settings import ProjectorSettings
@@ -351,7 +351,7 @@ def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
 def test_a_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("projector.line.health._QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("projector.liveness._QUIET_SECONDS", 0.0)
     watch = Watch(ProjectorSettings(), [])
     assert watch.problems() == []
     watch.jobs.failed("NOPERM srem")

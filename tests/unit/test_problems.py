@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from docs.generate.troubles import ROWS
+from operate.commands import status
+from operate.console import pages
 from projector import problem
-from projector.commands import status
-from projector.console import pages
+from projector.health.observe import KafkaPart, Observation, RedisPart
+from projector.health.problems import problems, unattended
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.observe import KafkaPart, Observation, RedisPart
-from projector.operate.problems import problems, unattended
-from projector.operate.words import Said, headline, say
 from projector.record import Partition
 from projector.redis.store import Memory
+from projector.words import Said, headline, say
 from schemas import metrics, words
 from schemas.control import Stamp
 from schemas.heartbeat import Clocks, Heartbeat, LineTrouble

@@ -7,16 +7,16 @@ import io
 import pytest
 from rich.console import Console
 
-from projector.commands import rebuild
-from projector.commands.verify import show_report
+from operate.commands import rebuild
+from operate.commands.verify import show_report
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
 from projector.line.pace import Pacer
-from projector.operate.words import duration
 from projector.record import Partition
 from projector.redis.store import Memory, Store
 from projector.verify.report import Difference, Report
 from projector.verify.stored import Document, differing_fields
+from projector.words import duration
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 

@@ -13,11 +13,11 @@ import pytest
 import api.redis.scripts
 import projector.redis.scripts
 from docs.generate.preconditions import KAFKA, PLAIN, READS, ROOT, scripts
-from leadview.redis.scripts import Key, Keys, OptionalKey, Script, ScriptError
+from runtime.redis.scripts import Key, Keys, OptionalKey, Script, ScriptError
 
 P = ParamSpec("P")
 LUA = sorted(path for package in ("api", "projector") for path in (ROOT / package).rglob("*.lua"))
-PACKAGES = ("api", "leadview", "projector", "schemas")
+PACKAGES = ("api", "leadview", "operate", "projector", "runtime", "schemas")
 CODES = (
     "STALE|WRITTEN|ORGANIZATION_DELETED|ERASE_DUE|REPLAY_DUE|CONTROL_CHANGED|LARGE|BEING_APPLIED|STATE_LIVE"
     "|STATE_TOMBSTONE|JOB_NONE|JOB_ERASE|JOB_REPLAY|KEY_REVOKED"
@@ -220,7 +220,7 @@ def test_every_script_is_declared_and_in_the_table() -> None:
             {"schemas/layouts.py"},
             id="a code",
         ),
-        pytest.param("*.py", r"\bCommand\(|b\"EVALSHA\"", {"leadview/redis/scripts.py"}, id="the call of a script"),
+        pytest.param("*.py", r"\bCommand\(|b\"EVALSHA\"", {"runtime/redis/scripts.py"}, id="the call of a script"),
     ],
 )
 def test_what_scripts_and_callers_share_is_written_once(kind: str, written: str, home: set[str]) -> None:
@@ -249,7 +249,7 @@ def sent(path: Path) -> Iterator[str]:
 
 
 def test_every_plain_write_is_in_the_table() -> None:
-    modules = [path for package in ("projector", "api") for path in (ROOT / package).rglob("*.py")]
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = {(str(path.relative_to(ROOT)), verb) for path in modules for verb in sent(path)}
     assert found == {(it.file, it.verb) for it in PLAIN}, "add it to docs/generate/preconditions.py, or remove it there"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leadview.redis.access import Address, Login, access
-from leadview.redis.connection import pack, pack_bytes
-from leadview.redis.errors import AddressError
+from runtime.redis.access import Address, Login, access
+from runtime.redis.connection import pack, pack_bytes
+from runtime.redis.errors import AddressError
 from schemas.redis_url import Host, RedisUrl, redis_url
 from schemas.secret_files import current, read, secret_fields
 from schemas.settings import (

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from devstack.programs import ROOT
 from projector import mapping
 from projector.dead_letter import DeadLetter
-from projector.operate.words import say
 from projector.problem import of_line
+from projector.words import say
 from schemas import words
 from schemas.faults import Fault
 from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy

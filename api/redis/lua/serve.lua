@@ -1,7 +1,7 @@
 -- Serves one request in one round trip: key, access, both rate limits, ETag and document (rows 5 to 10 of
 -- `api/documents.py`). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored
 -- value of a bucket is the time at which it will be full again.
--- When the script is loaded, the names of KEYS, ARGV and FIRST become places (leadview/redis/scripts.py). The names in
+-- When the script is loaded, the names of KEYS, ARGV and FIRST become places (runtime/redis/scripts.py). The names in
 -- capitals become values: they are constants of schemas/layouts.py (`with_constants` says what _END, _AT, _LAST and
 -- _BYTE mean).
 -- Requires  nothing: it counts in buckets of the rate limits, which expire

@@ -2,7 +2,7 @@
 -- every script of the projector, then the files that the script uses, and literals in place of the constants of that
 -- module: a slice there is NAME and NAME_END here, the first and the last byte, counted from 1. NAME_AT and
 -- NAME_LAST are the same as SETRANGE and GETRANGE count them. NAME_TEXT is a number as text, and NAME_BYTE the number
--- of a single byte. Names of keys and arguments are those of the script's header (leadview/redis/scripts.py):
+-- of a single byte. Names of keys and arguments are those of the script's header (runtime/redis/scripts.py):
 -- with FIRST before a name, the place where its rows begin, and with SIZE, how many arguments each row has.
 --
 -- What costs most in a script are calls of Redis, functions, and strings: each argument, slice and concatenation makes

@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from docs.generate.troubles import ROWS
-from projector.console.api_figures import ApiFigures
-from projector.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
-from projector.console.picture import Picture, picture
-from projector.operate.observe import Observation
-from projector.operate.words import Said, headline, say
+from operate.console.api_figures import ApiFigures
+from operate.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
+from operate.console.picture import Picture, picture
+from projector.health.observe import Observation
 from projector.problem import Problem
+from projector.words import Said, headline, say
 from tests.harness.chromium import Page, open_page
 from tests.harness.console import REPEATS, FedConsole, axe, fed_console, picture_of, show, verdict
 from tests.harness.troubled import EVERY, OBSERVED, WELL, shards

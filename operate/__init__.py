@@ -1,0 +1,1 @@
+"""What operators call: the commands, the console, the rebuild and the verification."""

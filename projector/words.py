@@ -1,0 +1,460 @@
+"""What problems are called, and what to do about them: the words of every surface. No program reads them."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from projector import problem
+from projector.problem import Problem, stops
+from schemas import words
+from schemas.control import LAYOUT
+from schemas.heartbeat import Halted, LineTrouble
+from schemas.resources import RESOURCES
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A problem in words: what is not well, and what to do about it.
+
+    `page` is the page in `docs` that says more, with its section. `detail` is more about it, in whole sentences; then
+    `command` is a line to paste. `where` are the parts that do not work because of it, and the first one has to be
+    repaired: `kafka`, `projectors`, `redis`, `api`; a note has none. `stops` says which lines apply nothing: none, one,
+    or all.
+    """
+
+    what: str
+    advice: str
+    page: str
+    where: tuple[str, ...]
+    stops: str
+    detail: str = ""
+    command: str = ""
+
+    @property
+    def more(self) -> str:
+        return " ".join(filter(None, (self.detail, self.command)))
+
+    def __str__(self) -> str:
+        verdict = ": ".join(filter(None, (self.what, self.advice)))
+        return f"{verdict}. {self.more}" if self.more else verdict
+
+
+def headline(problems: Sequence[Said]) -> str:
+    """Returns the verdict in one line. It says what to do if there is one problem; each of several has its own line."""
+    match problems:
+        case []:
+            return "all is well"
+        case [alone]:
+            return f"not well: {alone.what}: {alone.advice}"
+    return f"not well: {'; '.join(said.what for said in problems)}"
+
+
+def say(about: Problem) -> Said:
+    """Returns a problem in words."""
+    what, advice, page, *more = _words(about)
+    return Said(what, advice, page, _where(about), stops(about), *more)
+
+
+def _where(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each part
+    match about:
+        case problem.OtherCluster(accepted=False):
+            return "kafka", "projectors"
+        case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished() | problem.OtherCluster():
+            return ("kafka",)
+        case problem.RedisUnknown():
+            return "redis", "projectors", "api"
+        case problem.RedisEmpty() | problem.Incomplete():
+            return "redis", "api"
+        case problem.AccessAsBefore() | problem.DocumentsAsBefore():
+            return ("api",)
+        case problem.RedisFull() | problem.RedisRefusesWrites():
+            return "redis", "projectors"
+        case problem.RedisEvicts() | problem.Evicted() | problem.ClockDiffers():
+            return ("redis",)
+        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors():
+            return ("projectors",)
+        case problem.OtherSettings() | problem.ForeignMember() | problem.Stale():
+            return ("projectors",)
+        case (
+            problem.DeadLetters()
+            | problem.OtherLayout()
+            | problem.GenerationUnfilled()
+            | problem.GenerationUnwritten()
+            | problem.RebuildDue()
+            | problem.Silent()
+            | problem.Misplaced()
+            | problem.RedisNearlyFull()
+        ):
+            return ()
+        case _:
+            assert_never(about)
+
+
+def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each kind
+    """Returns what is wrong, what to do, the page that says more, and perhaps a detail and a command to paste."""
+    page = f"runbook.md#{about.label}"
+    match about:
+        case problem.RedisUnknown(reason):
+            advice = "Correct LEADVIEW_REDIS_URL or the user, or repair Redis; `doctor` finds out more"
+            return "Redis cannot be read", f"{reason.rstrip('.')}. {advice}", page
+        case problem.KafkaUnknown(reason):
+            return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
+        case problem.TopicMissing(topics, allowed=False):
+            return (
+                f"{_topics(topics)}: this user may not read it",
+                "let the user of the projector read and describe it, or correct LEADVIEW_TOPIC_PREFIX",
+                page,
+            )
+        case problem.TopicMissing(topics):
+            return (
+                f"{_topics(topics)}: missing",
+                "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX",
+                page,
+            )
+        case problem.TopicUnserved(topics):
+            return (
+                f"{_topics(topics)}: not served, because partitions have no leader",
+                "repair the brokers of Kafka",
+                page,
+            )
+        case problem.TopicNotCompacted(topics, policies, compacted):
+            named = _topics([f"{topic} ({policy})" for topic, policy in zip(topics, policies, strict=True)])
+            state = "compacted, but its old records are deleted as well" if compacted else "not compacted"
+            return f"{named}: {state}", "records that are still needed would vanish: set cleanup.policy=compact", page
+        case problem.TopicRecreated(topics, noticed_at, former_id, topic_id, access):
+            lost = isinstance(about, problem.TopicTruncated)
+            happened = "has lost records that were applied" if lost else "was deleted and created again"
+            detail = (
+                f"Noticed at {noticed_at}; the topic id was {former_id or 'not known'}, and is "
+                f"{topic_id or 'not known'}."
+            )
+            what = f"{_topics(topics)} {happened}, so what is served may be what Kafka no longer has"
+            return what, _publish_again(access=access), page, detail
+        case problem.OpenTransaction(topics, held, access):
+            return _open_transaction(topics[0], held, access=access, page=page)
+        case problem.RecordsMissed(topics, noticed_at, access):
+            what = f"{_topics(topics)}: Kafka deleted records before they were read, so what is served may be older"
+            return what, _publish_again(access=access), page, f"Noticed at {noticed_at}."
+        case problem.DeletesMissed(topics, since):
+            what = f"{_topics(topics)}: Kafka may have removed deletions before they were read, so what was deleted "
+            detail = f"The topic was not read to its end for longer than its `delete.retention.ms`, since {since}."
+            return f"{what}may still be served", _COMPARED, page, detail
+        case problem.PartitionsRaised(topics, noticed_at, access):
+            what = f"{_topics(topics)}: partitions were added, so what is deleted by a null value may come back"
+            advice = "delete by events, or publish the null values to the former partitions as well; then run"
+            verify = f"`verify{' --access' if access else ''}`, which ends this problem if nothing differs"
+            return what, f"{advice} {verify}", page, f"Noticed at {noticed_at}."
+        case problem.OtherCluster(known, met, accepted=False):
+            what = f"another Kafka cluster answers: its id is {met}, and what is served comes from {known}"
+            advice = (
+                "nothing of it is applied. Correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, and everything continues by "
+                f"itself; or, if this cluster replaces the former one, run `rebuild --accept-cluster {met}`"
+            )
+            return what, advice, page
+        case problem.OtherCluster(known, met, access=access):
+            what = f"the Kafka cluster {met} has replaced {known}, so what is served may be what it does not have"
+            both = "; `verify --access` does the same for organizations and API keys" if access else ""
+            return what, _publish_again(access=False) + both, page
+        case problem.Evicted(noticed_at):
+            what = "Redis has evicted keys, so documents and API keys may be missing"
+            advice = f"set its maxmemory-policy to noeviction; {_COMPARED}"
+            return what, advice, page, f"Noticed at {noticed_at}."
+        case problem.RedisEvicts(policies):
+            return (
+                f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
+                "documents would vanish. Set its maxmemory-policy to noeviction",
+                page,
+            )
+        case problem.RedisFull(used):
+            return (
+                "Redis is full",
+                "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
+                page,
+                f"{used:.0%} of maxmemory are used.",
+            )
+        case problem.RedisRefusesWrites(reason):
+            return (
+                "Redis refuses writes",
+                f"{reason.rstrip('.')}. Nothing is applied until Redis accepts writes: repair its replicas or its disk",
+                page,
+            )
+        case problem.ClockDiffers(programs, clocks):
+            whose = f"that of {', '.join(programs)}" if programs else "that of this machine"
+            return (
+                f"the clocks differ: that of Redis says {words.utc(clocks.redis)}, {whose} {words.utc(clocks.own)}",
+                "API keys expire by the clock of Redis, and Data-As-Of is not known meanwhile. Let NTP set both clocks",
+                page,
+            )
+        case problem.RedisEmpty(filling):
+            advice = (
+                "a projector fills it from the topics, and the API answers 503 until then"
+                if filling
+                else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
+                "LEADVIEW_REDIS_URL here names another Redis than theirs"
+            )
+            return "Redis is empty, so nothing is served", advice, _NOT_COMPLETE
+        case problem.Incomplete(of=1):
+            return (
+                "not complete: Redis",
+                "the API answers 503 until a projector has read all topics to their end",
+                _NOT_COMPLETE,
+            )
+        case problem.Incomplete(shards, of, addresses):
+            parts = f"all {of} parts" if shards == of else f"{shards} of the {of} parts"
+            for_whom = "all organizations" if shards == of else "the organizations there, and no others"
+            what = ", ".join((f"not complete: {parts} (shards) of Redis", *addresses))
+            return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
+        case problem.NoProjector(silent):
+            start = f"start one with `{words.as_called('run')}`"
+            if silent:  # beside one that stands still, a new one would only hide it
+                do, it = ("exists and stands", "it") if len(silent) == 1 else ("exist and stand", "them")
+                start = f"look whether {', '.join(silent)} still {do} still: continue {it}, or end {it} and {start}"
+            return (
+                "no projector is running",
+                f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)",
+                "runbook.md#leadviewnoprojector",
+            )
+        case problem.FewProjectors(alive, expected):
+            return (
+                f"{alive} of {expected} projectors are running",
+                "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS",
+                page,
+            )
+        case problem.OtherSettings(programs, setting, theirs, others, alone):
+            where = "this program" if alone else "others"
+            return (
+                f"{setting} is {theirs} in {', '.join(programs)}, and {others} in {where}",
+                "correct the one that is wrong, and restart it: all programs need the same value",
+                page,
+            )
+        case problem.ForeignMember(strangers):
+            advice = (
+                "nobody applies here what it is given: stop it, or give it another group. Another installation of "
+                "Leadview needs a LEADVIEW_GROUP_ID of its own"
+            )
+            what = "not a projector of this installation, and a member of its consumer group"
+            return f"{what}: {_strangers(strangers)}", advice, page
+        case problem.Halted(line, _, trouble):
+            text, *more = _halted(trouble)
+            return (
+                f"line {line} is stopped: {text}",
+                "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
+                "dead-letters.md#a-halted-line",
+                *more,
+            )
+        case problem.Failing(line, programs, trouble):
+            return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
+        case problem.StandingBy(line, programs, trouble):
+            on = f" on {', '.join(programs)}" if programs else ""
+            return (
+                f"line {line} is standing by: {words.trouble(trouble)}",
+                f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)",
+                "runbook.md#leadviewstandingby",
+            )
+        case problem.NotAdvancing(line, programs, records, seconds, partitions):
+            where = ", ".join(partitions)
+            return (
+                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({where})",
+                _log(programs),
+                page,
+            )
+        case problem.NoPartitions(line, _, partitions, spare):
+            own = ". This line has none" if spare else ""
+            return (
+                f"{line}: {partitions} partitions belong to no projector{own}",
+                "check that every projector may join the consumer group, and that none stands by",
+                page,
+            )
+        case problem.Reported(_, programs, label, text, seconds):
+            return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case problem.AccessAsBefore(keys):
+            named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
+            return (
+                f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
+                "`dead-letters list` says why; let the core product publish them again",
+                "runbook.md#leadviewaccessrecordsparked",
+            )
+        case problem.DocumentsAsBefore(entities):
+            advice = (
+                "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
+                "`dead-letters list` says why; let the core product publish it again with a higher version"
+            )
+            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
+            return what, advice, "runbook.md#leadviewdocumentsasbefore"
+        case problem.OlderPublished(entities, reused, more):
+            advice = (
+                "Kafka keeps the last record alone, so after a rebuild, or if Redis is emptied, it is served, also if "
+                "what it shows was deleted or revoked. Let the core product publish the entity again with a higher "
+                "version, which ends this problem"
+            )
+            older, twice = "an older version was published behind a newer one", "one version was published twice"
+            happened = f"{older}, or {twice}" if reused else older
+            if reused and reused == len(entities) and not more:
+                happened = f"{twice}, with different content"
+            what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
+            return what, advice, "runbook.md#leadviewolderpublished"
+        case problem.Stale(records, seconds, hindered, enough):
+            wait = "record waits" if records == 1 else "records wait"
+            if hindered:
+                advice = f"{', '.join(hindered)} cannot apply them now: {_log(hindered)}"
+            elif enough:
+                advice = "more projectors would not help, because there are as many as partitions (docs/capacity.md)"
+            else:
+                advice = "the projectors are too slow: start more of them (docs/capacity.md)"
+            return (
+                f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}",
+                advice,
+                "runbook.md#leadviewstale",
+            )
+        case problem.RebuildDue(live, program):
+            return (
+                f"rebuild due: this program has mapping version {program}, the live generation {live}",
+                "run `rebuild` (docs/rebuild.md), or deploy the older version again",
+                "runbook.md#leadviewrebuilddue",
+            )
+        case problem.GenerationUnfilled(number):
+            return (
+                f"generation {number} is not complete, and no rebuild is running",
+                f"run `rebuild` to continue it, or run `drop {number}`",
+                "rebuild.md",
+            )
+        case problem.GenerationUnwritten(number, mapping):
+            return (
+                f"generation {number} is not written any more: no projector has mapping version {mapping}",
+                f"deploy that program again before you promote it, or run `drop {number}`",
+                "rebuild.md",
+            )
+        case problem.OtherLayout(layout):
+            return (
+                f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory",
+                "if no program uses it any more, remove it",
+                "upgrading.md#remove-what-another-layout-left",
+            )
+        case problem.DeadLetters(count):
+            return (
+                f"dead letters: {count:,}",
+                "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
+                "dead-letters.md",
+            )
+        case problem.Silent(program, role, seconds):
+            return (
+                f"silent for {seconds:.0f} s: {program_of(role)} {program}",
+                "it has crashed, stands still, or cannot reach Redis",
+                "runbook.md#few_projectors",
+            )
+        case problem.Misplaced(topics):
+            return (
+                f"{', '.join(topics)}: records are in other partitions than murmur2 gives for their message keys",
+                "set the partitioner of their producer, so that an entity has all its records in one partition",
+                "events.md#topics-and-message-keys",
+            )
+        case problem.RedisNearlyFull(used):
+            return (
+                f"the memory of Redis is {used:.0%} used",
+                "raise its maxmemory (docs/capacity.md)",
+                "runbook.md#leadviewredismemory",
+            )
+        case _:
+            assert_never(about)
+
+
+def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, access: bool, page: str) -> tuple[str, ...]:
+    """Returns the words of `_words`. The command is for the oldest transaction."""
+    oldest, records = held[0], sum(partition.records for partition in held)
+    named = ", ".join(f"{topic}:{partition.partition}" for partition in held[:_MOST_NAMED])
+    named += ", …" if len(held) > _MOST_NAMED else ""
+    what = f"a transaction is open in {named} since {oldest.since} ({duration(oldest.seconds)})"
+    abort = f"abort --topic {topic} --partition {oldest.partition} --start-offset {oldest.first}"
+    shown = "a revoked key may still work" if access else "readers see an older state"
+    return (
+        f"{what}: {records:,} {'record waits' if records == 1 else 'records wait'} for its end",
+        f"nobody can read what Kafka has acknowledged behind it, so {shown}; let its producer end it, or abort it",
+        page,
+        f"It begins at offset {oldest.first} of {topic}:{oldest.partition}. If its producer is gone:",
+        f'kafka-transactions.sh --bootstrap-server "$LEADVIEW_KAFKA_BOOTSTRAP_SERVERS" {abort}',
+    )
+
+
+def _named(message_key: str) -> str:
+    organization, _, api_key = message_key.partition(":")
+    return f"API key {api_key} of organization {organization}" if api_key else f"organization {organization}"
+
+
+def _entities(entities: Sequence[str], more: int = 0) -> str:
+    """Returns which entities are meant, or some of them and how many there are. `more` are not among them."""
+    named = []
+    for entity in entities[:_MOST_NAMED]:
+        topic, _, message_key = entity.partition(":")
+        organization, _, id_ = message_key.partition(":")
+        noun = next((resource.noun for resource in RESOURCES if resource.topic == topic), None)
+        named.append(f"{noun} {id_} of organization {organization}" if noun else _named(message_key))
+    shown = ", ".join(named)
+    count = len(entities) + more
+    return shown if count == len(named) else f"{count:,} entities, such as {shown}" if shown else f"{count:,} entities"
+
+
+_MOST_NAMED = 3
+_COMPARED = "projectors compare everything with Kafka, and end this problem by themselves: keep one running"
+_NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
+
+
+def _halted(trouble: LineTrouble) -> tuple[str, ...]:
+    """Returns how many bad records there are; then which was the last one, and the command that accepts them."""
+    if not isinstance(trouble, Halted):
+        return (words.trouble(trouble),)
+    detail = f"The last one is {words.last(trouble)}."
+    if not trouble.ranges:
+        return words.halt(trouble), detail
+    return words.halt(trouble), f"{detail} {words.acceptable(trouble)}:", words.accept_command(trouble)
+
+
+def _topics(names: Sequence[str]) -> str:
+    return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _strangers(strangers: Sequence[problem.Stranger]) -> str:
+    named = [
+        f"{it.client_id or 'a program without a client id'} at {it.host} in {it.group} "
+        f"({', '.join(it.partitions) or 'no partitions'})"
+        for it in strangers[:_MOST_NAMED]
+    ]
+    return "; ".join([*named, *(["…"] if len(strangers) > _MOST_NAMED else [])])
+
+
+def _for(seconds: float) -> str:
+    return f" for {duration(seconds)}" if seconds >= 1 else ""
+
+
+def _log(programs: Sequence[str]) -> str:
+    return f"read the log of {', '.join(programs)}" if programs else ""
+
+
+def _publish_again(*, access: bool) -> str:
+    publish = "let the core product publish all of its entities again, then"
+    if access:
+        return (
+            f"{publish} run `verify --access`, which ends this problem if nothing differs; what is `extra` has to be "
+            "deleted by an event"
+        )
+    return (
+        f"{publish} run `verify`, which ends this problem if nothing differs. If something does, run `rebuild`, look "
+        "at `verify --next`, and `promote`, with --force only if what is missing is gone on purpose"
+    )
+
+
+def program_of(role: str) -> str:
+    """Returns what a program that writes is called: a projector, or by its command."""
+    return "projector" if role == "run" else role
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration for people to read, such as `3 min`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+
+
+def mib(count: int) -> str:
+    """Returns a number of bytes for people to read, such as `1.5 MiB`."""
+    return f"{count / 1048576:,.1f} MiB"

@@ -137,7 +137,6 @@ BENCHMARK = Benchmark(
         Target(CPU.name, NEW, 2.2, at_least=False, against=PLAIN_SET.name),
         Target(RATE.name, NEW, 10.0, at_least=True, against=ONE_AT_A_TIME.name),
         Target(RATE.name, NEW, 40_000.0, at_least=True),
-        Target(RATE.name, APPLIED, 3.0, at_least=True, case_against=NEW),
         Target(RATE.name, LEADS_STAY, 1.0, at_least=True, case_against=NEW_LEADS),
         Target(RATE.name, SUMMARY_STAYS, 1.0, at_least=True, case_against=NEW_CONTACTS),
     ),

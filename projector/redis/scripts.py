@@ -150,10 +150,6 @@ def resplice(*, contacts: Keys, generations: int, leads: Sequence[bytes]) -> Non
 
 
 @_folder.script
-def heads(*, documents: Keys, generations: int, are_contacts: bool) -> None: ...
-
-
-@_folder.script
 def erase(*, organization: Key, erased: Keys) -> None: ...
 
 

@@ -82,10 +82,10 @@ def failing() -> None:
 
     as_usual = Batch.write
 
-    async def write(self: Batch, polled: Mapping[Partition, list[Record]], *others: Any) -> int:
+    async def write(self: Batch, polled: Mapping[Partition, list[Record]], *others: Any) -> None:
         if any(isinstance(records[0].kind, resources.Resource) for records in polled.values()):
             raise KeyError("a name")
-        return await as_usual(self, polled, *others)
+        await as_usual(self, polled, *others)
 
     Batch.write = write  # type: ignore[assignment,method-assign]
 

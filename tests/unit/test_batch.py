@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -20,20 +19,15 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped, Unavailable
 from projector.kafka.accepted import Acceptance
 from projector.line.apply import Applied
-from projector.line.batch import WINDOW, BadRecordGuard, Batch, StoredHeads, event_time, is_stale
+from projector.line.batch import WINDOW, BadRecordGuard, Batch
 from projector.line.pace import Pacer
-from projector.mapping import DeleteDocument, PutLead
 from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.upkeep import reapply
-from schemas import resources
 from schemas.faults import Fault
-from schemas.layouts import HeadNumbers, heads_numbers
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
-from tests.harness.generations import ids
-from tests.harness.projection import intent_of
 
 LEADS, OTHER = Partition("crm.leads", 0), Partition("crm.leads", 1)
 
@@ -109,24 +103,22 @@ async def fail(*_: Any, **__: Any) -> Applied:
     raise Unavailable("OOM command not allowed")
 
 
-@pytest.mark.parametrize("called", ["apply", "StoredHeads._read"])
-async def test_no_error_is_left_that_nobody_asks_for(called: str) -> None:
+async def test_no_error_is_left_that_nobody_asks_for() -> None:
     """asyncio would report it with a traceback: "Task exception was never retrieved"."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     polled, store = {LEADS: records("." * 2500)}, Store(ProjectorSettings())
     store._clustered = False
-    heads = None if called == "apply" else StoredHeads(store, polled, ids(1))
     batch = Batch(BadRecordGuard(1, 3))
     session: Any = SimpleNamespace(generations=())
     try:
         with (
             patch("projector.line.batch._SLICE_SECONDS", -1.0),
-            patch(f"projector.line.batch.{called}", fail),
+            patch("projector.line.batch.apply", fail),
             pytest.raises(Unavailable),
         ):
-            await batch.write(polled, session, store, Pacer(), heads)
-        del batch, heads
+            await batch.write(polled, session, store, Pacer())
+        del batch
         gc.collect()
         assert reported == []
     finally:
@@ -261,96 +253,3 @@ async def test_after_a_slice_that_took_long_the_other_line_has_time_for_itself()
     assert batch.advances({}) == {}, "the partition was revoked meanwhile"
     assert batch.applied == Applied()
     assert len(batch.dead_letters) == len(BAD)
-
-
-LEAD = crm.lead(7, seconds=5).record(3, partition=2)
-DELETED = crm.deleted(resources.LEAD, 7, seconds=5).record(3, partition=2)
-GONE = crm.tombstone(resources.LEAD, seconds=5).record(3, partition=2)
-
-
-[NOTHING] = heads_numbers(bytes(22))
-"""What Redis answers where nothing is stored: also the offset and partition of a topic's first record."""
-
-
-def head_of(record: Record | None) -> HeadNumbers:
-    """Returns the head of what is stored of a record; None for none."""
-    if record is None:
-        return NOTHING
-    intent = intent_of(record)
-    assert isinstance(intent, PutLead | DeleteDocument)
-    return next(heads_numbers(intent.head if isinstance(intent, PutLead) else intent.value))
-
-
-@pytest.mark.parametrize(
-    ("record", "stored", "time"),
-    [
-        pytest.param(LEAD, LEAD, crm.at_ms(5), id="a lead"),
-        pytest.param(
-            crm.binary(crm.lead(7, seconds=5)).record(3, partition=2), LEAD, crm.at_ms(5), id="a lead, in binary mode"
-        ),
-        pytest.param(DELETED, DELETED, crm.at_ms(5), id="a deleted lead"),
-        pytest.param(GONE, GONE, crm.at_ms(5), id="a tombstone"),
-        pytest.param(
-            replace(LEAD, value=orjson.dumps(orjson.loads(LEAD.value or b""), option=orjson.OPT_INDENT_2)),
-            LEAD,
-            crm.at_ms(5),
-            id="a lead, with spaces in its JSON",
-        ),
-        pytest.param(LEAD, replace(LEAD, offset=4), None, id="a later offset"),
-        pytest.param(LEAD, replace(LEAD, partition=1), None, id="another partition"),
-        pytest.param(LEAD, crm.lead(8).record(3, partition=2), None, id="the topic was recreated: another version"),
-        pytest.param(crm.lead(70).record(3, 2), crm.lead(7).record(3, 2), None, id="a version that begins alike"),
-        pytest.param(GONE, LEAD, None, id="the topic was recreated: now a tombstone"),
-        pytest.param(LEAD, GONE, None, id="the topic was recreated: a tombstone then"),
-        pytest.param(
-            crm.lead(8, attribution={"version": 7}).record(3, 2),
-            LEAD,
-            None,
-            id="the topic was recreated: the version stands in the attribution",
-        ),
-        pytest.param(
-            crm.binary(crm.lead(8, attribution={"version": 7})).record(3, 2), LEAD, None, id="the same, in binary mode"
-        ),
-        pytest.param(replace(LEAD, value=b'{"version":7}'), LEAD, None, id="the version stands outside of the data"),
-        pytest.param(replace(LEAD, value=b'{"data":{"version":"7"}}'), LEAD, None, id="the version is a text"),
-        pytest.param(replace(LEAD, value=b'{"data":' + b"[" * 100_000), LEAD, None, id="nested deeply"),
-        pytest.param(replace(LEAD, value=b"\xff"), LEAD, None, id="the topic was recreated: bad now"),
-        pytest.param(crm.lead(7).record(0), None, None, id="nothing is stored"),
-        pytest.param(crm.tombstone(resources.LEAD).record(0), None, None, id="nothing is stored, of a tombstone"),
-        pytest.param(
-            crm.lead(7, schema={"version": 0}).record(0),
-            None,
-            None,
-            id="nothing is stored, a version 0 of something else",
-        ),
-        pytest.param(crm.lead(0).record(0), None, None, id="nothing is stored, of a bad record"),
-    ],
-)
-def test_a_record_is_shown_or_not(record: Record, stored: Record | None, time: int | None) -> None:
-    assert event_time(record, head_of(stored)) == time
-
-
-@pytest.mark.parametrize(
-    ("record", "stored", "stale"),
-    [
-        pytest.param(crm.lead(7).record(2, 2), LEAD, True, id="the same version, read again"),
-        pytest.param(crm.lead(7).record(9), LEAD, True, id="the same version in another partition"),
-        pytest.param(
-            crm.lead(7).record(9, 2), LEAD, False, id="the same version, published again: the script compares"
-        ),
-        pytest.param(crm.lead(6).record(2, 2), LEAD, True, id="an older version"),
-        pytest.param(crm.lead(6).record(9, 2), LEAD, False, id="an older version, published late: the script says so"),
-        pytest.param(crm.lead(8).record(9), LEAD, False, id="a newer version"),
-        pytest.param(crm.lead(256).record(9), LEAD, False, id="a newer version whose last byte is lower"),
-        pytest.param(crm.lead(7).record(9), DELETED, True, id="the version that deleted it"),
-        pytest.param(crm.lead(8).record(9), DELETED, False, id="created again"),
-        pytest.param(crm.deleted(resources.LEAD, 6).record(9), LEAD, True, id="an older delete"),
-        pytest.param(crm.deleted(resources.LEAD, 8).record(9), LEAD, False, id="a delete"),
-        pytest.param(GONE, LEAD, False, id="a tombstone: the script compares offsets"),
-        pytest.param(crm.lead(6).record(9), GONE, False, id="after a tombstone, too"),
-        pytest.param(LEAD, None, False, id="nothing is stored"),
-        pytest.param(crm.organization(1).record(0), LEAD, False, id="an organization"),
-    ],
-)
-def test_what_is_certainly_stale(record: Record, stored: Record | None, *, stale: bool) -> None:
-    assert is_stale(intent_of(record), head_of(stored)) is stale

@@ -20,8 +20,8 @@ UNREACHABLE = "leadview-does-not-exist==1.0 --hash=sha256:" + 64 * "0"
 def clone(tmp_path: Path) -> Path:
     """The parts of a clone that install, without requirements, at a path that needs quotes."""
     clone = tmp_path / "a clone's $HOME é"
-    (clone / "devstack").mkdir(parents=True)
-    for name in ("Makefile", "devstack/install.py"):
+    for name in ("Makefile", ".ci/parts.mk", "devstack/install.py"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
     (clone / "requirements-run.txt").touch()
     return clone

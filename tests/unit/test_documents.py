@@ -32,7 +32,8 @@ OTHERS = {"api": "", "completion": ""}
 """Commands of `leadview` that the projector does not have."""
 EARLY = {"run", "console", "validate"}
 """Commands that `operate/main.py` runs before it opens Redis."""
-TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+MAKEFILES = (ROOT / "Makefile", ROOT / ".ci/parts.mk")
+TARGETS = {name for path in MAKEFILES for name in re.findall(r"^([\w-]+):", path.read_text("utf-8"), re.MULTILINE)}
 MADE = {
     "bench": ("bench.__main__", "_arguments"),
     "run": ("devstack.run", "parse"),

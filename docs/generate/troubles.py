@@ -111,8 +111,7 @@ ROWS: dict[str, Row] = {
     ),
     "records were removed before they were read": Row(
         sign="`status`: topic …: Kafka deleted records before they were read",
-        command="publish what is missing again, then `leadview verify`, of organizations and keys "
-        "`verify --access`",
+        command="publish what is missing again, then `leadview verify`, of organizations and keys `verify --access`",
         problems=("records_missed",),
         alerts=("TopicHistoryLost",),
     ),

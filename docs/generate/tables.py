@@ -114,8 +114,8 @@ def _metrics(declared: Iterable[Metric]) -> str:
     for metric in declared:
         name = metric.name if metric.type == "histogram" else metric.exported[0]
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        rows.append((f"`{name}`", metric.type, "" if metric.unit == "1" else metric.unit, labels, metric.help))
-    return table(("metric", "type", "unit", "labels", "what it says"), rows)
+        rows.append((f"`{name}`", metric.type, labels, metric.help))
+    return table(("metric", "type", "labels", "what it says"), rows)
 
 
 class Setting(NamedTuple):

@@ -51,7 +51,7 @@ _LATE = ("FreshnessBurnsFast", "Stale")
 ROWS: dict[str, Row] = {
     "no projector": Row(
         sign="`status`: no projector is running; changes are not visible",
-        command="`python -m projector run`, and the log of those that ended",
+        command="`leadview run`, and the log of those that ended",
         problems=("no_projector",),
         alerts=("NoProjector", *_LATE, "NotMeasured"),
     ),
@@ -81,7 +81,7 @@ ROWS: dict[str, Row] = {
     ),
     "Kafka is away": Row(
         sign="`status`: Kafka cannot be read; what is stored is served",
-        command="`python -m projector doctor`; repair the brokers",
+        command="`leadview doctor`; repair the brokers",
         problems=("kafka_unknown",),
         alerts=(*_LATE, "NotMeasured"),
     ),
@@ -99,7 +99,7 @@ ROWS: dict[str, Row] = {
     ),
     "a topic was deleted and created again": Row(
         sign="`status`: topic … was deleted and created again",
-        command="publish all of its entities again, then `python -m projector verify`",
+        command="publish all of its entities again, then `leadview verify`",
         problems=("topic_recreated",),
         alerts=("TopicHistoryLost",),
     ),
@@ -111,14 +111,13 @@ ROWS: dict[str, Row] = {
     ),
     "records were removed before they were read": Row(
         sign="`status`: topic …: Kafka deleted records before they were read",
-        command="publish what is missing again, then `python -m projector verify`, of organizations and keys "
-        "`verify --access`",
+        command="publish what is missing again, then `leadview verify`, of organizations and keys `verify --access`",
         problems=("records_missed",),
         alerts=("TopicHistoryLost",),
     ),
     "partitions were added to a topic": Row(
         sign="`status`: topic …: partitions were added",
-        command="delete by events, not by null values; then `python -m projector verify`",
+        command="delete by events, not by null values; then `leadview verify`",
         problems=("partitions_raised",),
         alerts=("Unverified",),
     ),
@@ -175,7 +174,7 @@ ROWS: dict[str, Row] = {
     ),
     "Redis is away": Row(
         sign="Every request gets 503; `status`: Redis cannot be read",
-        command="`python -m projector doctor`; repair Redis",
+        command="`leadview doctor`; repair Redis",
         problems=("redis_unknown",),
         ready=False,
         answer=_AWAY,
@@ -183,7 +182,7 @@ ROWS: dict[str, Row] = {
     ),
     "Redis was emptied, and no projector fills it": Row(
         sign="Every request gets 503; `status`: Redis is empty",
-        command="`python -m projector run`",
+        command="`leadview run`",
         problems=("redis_empty", "no_projector"),
         ready=False,
         answer=_AWAY,
@@ -203,7 +202,7 @@ ROWS: dict[str, Row] = {
     ),
     "a line is halted": Row(
         sign="`status`: line documents is stopped",
-        command="`python -m projector dead-letters accept …`, as the message says, or deploy a corrected program",
+        command="`leadview dead-letters accept …`, as the message says, or deploy a corrected program",
         problems=("halted",),
         by_one=True,
         alerts=("LineStopped", *_LATE),
@@ -217,13 +216,13 @@ ROWS: dict[str, Row] = {
     ),
     "a bad record": Row(
         sign="`status`: the newest record of lead … is bad; the document is as before",
-        command="`python -m projector dead-letters list`; let the core product publish it again",
+        command="`leadview dead-letters list`; let the core product publish it again",
         problems=("documents_as_before",),
         alerts=("DeadLettersGrow", "DocumentsAsBefore"),
     ),
     "a bad record of an API key": Row(
         sign="`status`: bad records of API key …: what they should have changed is as before",
-        command="`python -m projector dead-letters list`; let the core product publish it again",
+        command="`leadview dead-letters list`; let the core product publish it again",
         problems=("access_as_before",),
         alerts=("AccessRecordsParked",),
     ),
@@ -237,13 +236,13 @@ ROWS: dict[str, Row] = {
     "a producer's clock is a day behind": Row(sign="Nothing: what is applied does not wait", command=""),
     "an older program": Row(
         sign="`status`: line documents is standing by",
-        command="deploy the newer program again, or `python -m projector drop <generation>`",
+        command="deploy the newer program again, or `leadview drop <generation>`",
         problems=("standing_by",),
         alerts=("StandingBy",),
     ),
     "a rebuild that nobody continues": Row(
         sign="`status` has a note: generation … is not complete, and no rebuild is running",
-        command="`python -m projector rebuild`, or `drop <generation>`",
+        command="`leadview rebuild`, or `drop <generation>`",
         notes=("generation_unfilled", "silent"),
     ),
     "Redis refuses writes": Row(
@@ -277,7 +276,7 @@ ROWS: dict[str, Row] = {
     "one shard was emptied, and no projector fills it": Row(
         servers="shards",
         sign="Requests for its organizations get 503; `status`: not complete: 1 of the 3 parts",
-        command="`python -m projector run`",
+        command="`leadview run`",
         problems=("no_projector", "incomplete"),
         answer=_AWAY,
         alerts=("NoProjector", *_LATE, "NotMeasured"),
@@ -285,7 +284,7 @@ ROWS: dict[str, Row] = {
     "one shard is lost, its slots were given away, and no projector fills them": Row(
         servers="shards",
         sign="Requests for its organizations get 503; `status`: not complete: 1 of the 2 parts",
-        command="`python -m projector run`",
+        command="`leadview run`",
         problems=("no_projector", "incomplete"),
         answer=_AWAY,
         alerts=("NoProjector", *_LATE, "NotMeasured"),
@@ -304,7 +303,7 @@ ROWS: dict[str, Row] = {
     "master and replica are away": Row(
         servers="sentinel",
         sign="Every request gets 503; `status`: Redis cannot be read, with Sentinels and no replica left",
-        command="`python -m projector doctor`; repair Redis",
+        command="`leadview doctor`; repair Redis",
         problems=("redis_unknown",),
         ready=False,
         answer=_AWAY,

@@ -187,7 +187,7 @@ def test_every_command_is_parsed_run_and_listed() -> None:
         assert parser.format_help().startswith(f"usage: leadview {name}")
     runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
     table = runbook.partition("| for operators | what it does |")[2].partition("\n\n")[0]
-    listed = {name for name in commands if re.search(rf"projector {name}\b|`{name}[ `]", table)}
+    listed = {name for name in commands if re.search(rf"leadview {name}\b|`{name}[ `]", table)}
     assert commands - {"run"} - listed == set(), "docs/runbook.md: add a row below `for operators`"
 
 

@@ -66,7 +66,7 @@ def test_kafkajs(broker: Kafka) -> None:
 
 
 def test_java(broker: Kafka) -> None:
-    """The embedded broker answers its first request wrongly, so `make run` and docs/sandbox.md name the way out."""
+    """The embedded broker answers its first request wrongly, so `make run` and docs/events.md name the way out."""
     done = publish(["java", "--class-path", f"{KAFKA.fetch()}/*", str(SOURCES / "Publish.java")], broker)
     if broker.kind == "embedded":
         assert "TimeoutException" in done.stderr, "it works: remove what is said about it"

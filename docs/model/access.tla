@@ -2,7 +2,7 @@
 (* Access: an organization that is deleted and created again while one of its API keys is revoked.
 
    One organization, one key, one access line, and keepers that run the jobs of the organization. Access depends on no
-   generation, so none is here. docs/how-it-works.md says the same in plain English (rules 15 to 17).
+   generation, so none is here. docs/how-it-works.md says the same in plain English (rule 15).
 
    A rule holds where `Rule("...")` stands; `Off` names the rules that are switched off.                              *)
 EXTENDS Integers, Sequences, FiniteSets, TLC

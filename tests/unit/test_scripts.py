@@ -261,7 +261,7 @@ def test_every_commit_to_kafka_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "requires"), [pytest.param(path, requires, id=path.stem) for path, _, requires in scripts()]
+    ("path", "requires"), [pytest.param(path, requires, id=path.stem) for path, requires in scripts()]
 )
 def test_every_script_says_what_it_requires(path: Path, requires: str) -> None:
     assert requires, "its header needs a line `-- Requires  …`"

@@ -1,6 +1,5 @@
 -- Moves positions forward and stores dead letters, after the writes that they cover.
--- Requires  stamp and incarnation of the session; no position is lower than the session expects. Also the replication
---           epoch and the fence of the session
+-- Requires  stamp, incarnation, replication epoch and fence of the session; no position is lower than it expects
 -- KEYS  copy, positions, dead_letters?
 --       positions: of the live lines the same key as the copy, of a rebuild another one. dead_letters: only in the
 --       shard where they are stored

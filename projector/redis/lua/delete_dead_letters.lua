@@ -1,5 +1,5 @@
 -- Deletes dead letters, except those that were parked again meanwhile: their record is another one.
--- Requires  the dead letter that was read (its time): not one that took its place
+-- Requires  the dead letter that was read, by its time
 -- KEYS  dead_letters
 -- ARGV  letters(field, time)...
 --       time: when it was parked, milliseconds since 1970

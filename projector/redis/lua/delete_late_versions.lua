@@ -1,5 +1,5 @@
 -- Takes entities off the list of late versions, except those of which a later record was noted meanwhile.
--- Requires  that the late record is not behind the one that was read: not one that took its place
+-- Requires  a late record that is not behind the one that was read
 -- KEYS  late_versions
 -- ARGV  versions(field, partition, history, offset)...
 -- Returns how many were deleted

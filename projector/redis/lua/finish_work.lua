@@ -1,5 +1,5 @@
 -- Records that the job of an organization (`E` erase, `R` replay) is finished.
--- Requires  the lock of this holder and the event that the job is about; also the replication epoch of the lock
+-- Requires  the lock of this holder, its replication epoch, and the event that the job is about
 -- KEYS  organization, lock
 -- ARGV  head, holder
 --       head: the one that the organization had when the job began. holder: of the lock of the job

@@ -1,5 +1,5 @@
 -- Notes that a shard holds no key of a generation that is being dropped.
--- Requires  the copy that was read (stamp, incarnation): its state says that the generation is being dropped
+-- Requires  the copy that was read (stamp, incarnation), whose state says that the generation is being dropped
 -- KEYS  copy
 -- ARGV  stamp, incarnation, generation
 --       stamp, incarnation: those that the copy must have

@@ -1,6 +1,5 @@
 -- Compares how many keys this server has evicted with what is stored beside a copy of the control record.
--- Requires  what is stored moves on only if nothing that lasts was evicted since, or if the break was noted: the caller
---           names the count that it has noted
+-- Requires  no eviction of what lasts since the stored count, or the count whose break was noted
 -- Uses  evicted
 -- KEYS  evictions
 --       evictions: run and count of the server; `create_copy` begins it

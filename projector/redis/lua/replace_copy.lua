@@ -1,5 +1,5 @@
 -- Replaces a copy of the control record, also its positions, by what the other copies have in common.
--- Requires  the copy that was read (stamp, incarnation): the shard was not emptied since then
+-- Requires  the copy that was read (stamp, incarnation)
 -- KEYS  copy
 -- ARGV  stamp, incarnation, fields(field, value)...
 --       stamp, incarnation: those that the copy must have

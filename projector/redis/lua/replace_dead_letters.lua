@@ -1,5 +1,5 @@
 -- Replaces dead letters, except those that were redriven or dropped meanwhile.
--- Requires  the dead letter that was read (its time): not one that took its place
+-- Requires  the dead letter that was read, by its time
 -- KEYS  dead_letters
 -- ARGV  letters(field, time, letter)...
 --       time: when it was parked, milliseconds since 1970. letter: the new JSON

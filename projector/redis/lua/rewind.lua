@@ -1,6 +1,5 @@
 -- Takes back the positions of partitions whose topic has lost its history.
--- Requires  a position that is above what is right, or that of another topic; it claims nothing, the rest is read
---           again. Also the replication epoch and the fence of the session
+-- Requires  a position that is too high or of another topic; replication epoch and fence of the session
 -- KEYS  positions
 -- ARGV  rewinds(partition, topic_id, highest, to)...
 --       partition: the field of its position. topic_id: `-` if it is not known; a position of a topic with another id

@@ -1,5 +1,5 @@
 -- Stores up to which offsets a generation is to be replayed, as far as nobody has stored it yet.
--- Requires  the copy that was read (stamp, incarnation): since then no program has written without the generation
+-- Requires  the copy that was read (stamp, incarnation)
 -- KEYS  copy, positions
 --       positions: those of the rebuild
 -- ARGV  stamp, incarnation, targets(field, offset)...

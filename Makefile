@@ -81,7 +81,7 @@ chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
-# nothing: CONTRIBUTING.md has the steps of a release. ARGS=build builds the files alone, of any commit.
+# nothing: docs/releasing.md has the steps of a release. ARGS=build builds the files alone, of any commit.
 release: $(VENV)/dev.stamp $(KUBERNETES)/bin/kustomize
 	$(call TOOL,build/release) cyclonedx-bom==7.5.0
 	@$(BIN)/python -m deploy.release $(ARGS)

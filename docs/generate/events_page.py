@@ -13,11 +13,13 @@ from schemas import events, words
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
 from schemas.faults import fault_of
-from schemas.resources import KINDS, ORGANIZATION, Kind
+from schemas.resources import KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
 Json = dict[str, Any]
 
+DELETION = event_type(LEAD, "deleted")
+"""The deletion that the page shows: those of other kinds have the same fields."""
 _FAULTS_DELETED: tuple[Json, ...] = ({"version": None}, {"version": "4"})
 
 
@@ -31,9 +33,10 @@ class Bad(NamedTuple):
 
 def parts() -> dict[str, str]:
     """Returns the generated parts of the page, in Markdown, by the names of their places."""
-    text = "Each event has these fields in its `data`; that of a deletion needs no others:"
+    text = "Each event has these fields in its `data`. A field is required unless its type says that it is optional."
     common = f"{text}\n\n{_fields(events.Deleted)}\n"
-    return {"topics": _topics(), "events": "\n".join([common, *(line for kind in KINDS for line in _section(kind))])}
+    sections = [line for kind in KINDS for line in _section(kind)]
+    return {"topics": _topics(), "events": "\n".join([common, *sections, *_deletions()])}
 
 
 def bad_examples(type_: str) -> list[Bad]:
@@ -68,7 +71,7 @@ def _topics() -> str:
 
 
 def _section(kind: Kind) -> Iterator[str]:
-    changed, deleted = event_type(kind, "changed"), event_type(kind, "deleted")
+    changed = event_type(kind, "changed")
     yield f"### `{changed}`\n"
     data, *others = _with_inner(data_of(ENVELOPES[kind].changed))
     yield f"{data.__doc__}\n"
@@ -77,17 +80,27 @@ def _section(kind: Kind) -> Iterator[str]:
         yield f"\n`{other.__name__}`: {other.__doc__}\n"
         yield _fields(other)
     yield from _examples(changed)
-    yield f"### `{deleted}`\n"
-    yield f"A null value with the same message key deletes the {kind.noun.replace('_', ' ')} as well."
-    yield from _examples(deleted)
+
+
+def _deletions() -> Iterator[str]:
+    yield "### Deletions\n"
+    types = ", ".join(f"`{event_type(kind, 'deleted')}`" for kind in KINDS)
+    yield f"The `data` of {types}"
+    yield "has the three fields of every event. A null value with the same message key deletes the entity as well."
+    yield from _examples(DELETION)
 
 
 def _examples(type_: str) -> Iterator[str]:
     yield "\nA good event:\n\n```json"
     yield _pretty(examples()[type_])
     yield "```\n"
-    yield table(("bad, because", "reason of the dead letter"), ((bad.fault, bad.reason) for bad in bad_examples(type_)))
-    yield ""
+    yield f"{shown(type_)}\n"
+
+
+def shown(type_: str) -> str:
+    """Returns the sentence about the last bad event of a type."""
+    bad = bad_examples(type_)[-1]
+    return f"If {bad.fault}, the dead letter says: {bad.reason}."
 
 
 def _pretty(event: Json) -> str:
@@ -112,16 +125,16 @@ def _fields(struct: type[msgspec.Struct], known: Container[str] = ()) -> str:
     schema = components([struct], "{name}")[1][struct.__name__]
     texts, required = descriptions(struct), schema.get("required", ())
     rows = (
-        (f"`{name}`", _type(field), "yes" if name in required else "", texts[name])
+        (f"`{name}`", _type(field) if name in required else f"{_type(field)}; optional", texts[name])
         for name, field in schema["properties"].items()
         if name not in known
     )
-    return table(("field", "type", "required", "meaning"), rows)
+    return table(("field", "type", "meaning"), rows)
 
 
 _WORDS: tuple[tuple[Json, str], ...] = (
     ({"format": "uuid"}, "UUID"),
-    ({"format": "date-time"}, "RFC 3339 time with an offset"),
+    ({"format": "date-time"}, "RFC 3339 time"),
     ({"minLength": 64, "maxLength": 64}, "64 hexadecimal digits"),
     ({"type": "string", "maxLength": 64}, "text: a decimal number without an exponent"),
     ({"type": "string"}, "text"),

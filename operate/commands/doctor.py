@@ -24,7 +24,7 @@ from operate.commands.operator import Operator
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.health.observe import KafkaPart, Observation, observe
 from projector.health.problems import of_history, of_members, of_records, of_redis, of_topics, of_transactions
-from projector.kafka.accepted import read_texts
+from projector.kafka.accepted import OffsetTexts
 from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
@@ -355,12 +355,12 @@ async def _read_group(settings: ProjectorSettings, group: str, partitions: list[
     """A new Kafka has no coordinators until it is asked for one."""
     for _ in range(_ATTEMPTS - 1):
         try:
-            await read_texts(settings, group, partitions)
+            await OffsetTexts(settings, group).read(partitions)
         except Unavailable:
             await asyncio.sleep(_PAUSE_SECONDS)
         else:
             return
-    await read_texts(settings, group, partitions)
+    await OffsetTexts(settings, group).read(partitions)
 
 
 async def _groups(found: Observation, settings: ProjectorSettings) -> str:

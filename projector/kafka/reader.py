@@ -342,7 +342,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     """A member of a consumer group, which shares the partitions of some topics with the other members.
 
     The caller decides from which offset each assigned partition is read: `poll` returns no records of a partition
-    before `seek` has been called for it. `on_revoked` is awaited before partitions are revoked.
+    before `seek` has been called for it.
     """
 
     def __init__(
@@ -350,15 +350,15 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         settings: ProjectorSettings,
         kinds: Sequence[Kind],
         group_id: str,
-        on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(settings, kinds, group_id=group_id)
-        self._on_revoked = on_revoked
+        self._on_revoked: Callable[[], Awaitable[None]] | None = None
         self._look_ups = 0
         self.topics = frozenset(self._kinds)
 
-    async def start(self) -> None:
-        """Connect and join the group. Raises Unavailable."""
+    async def start(self, on_revoked: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Connect and join the group. `on_revoked` is awaited before partitions are revoked. Raises Unavailable."""
+        self._on_revoked = on_revoked
         await start(self._consumer, self._settings)
         self.join()
 
@@ -391,7 +391,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Called by aiokafka."""
-        if revoked:
+        if revoked and self._on_revoked:
             await self._on_revoked()
         self.reset([Partition(*partition) for partition in revoked])
 

@@ -28,6 +28,7 @@ from projector.ledger.control import (
     revision,
 )
 from projector.ledger.ledger import Ledger, Session
+from projector.line.policy import Clock
 from projector.record import Partition, Record
 from projector.redis.scripts import RewindRow
 from schemas import names
@@ -49,10 +50,11 @@ class Positions:
     Every coroutine raises Unavailable, except `commit` and `release`.
     """
 
-    def __init__(self, line: str, source: Source, ledger: Ledger) -> None:
+    def __init__(self, line: str, source: Source, ledger: Ledger, clock: Clock = time) -> None:
         self._line = line
         self._source = source
         self._ledger = ledger
+        self._clock = clock
         self._session: Session | None = None
         self._record: ControlRecord | None = None
         self._uncommitted: dict[Partition, int] = {}
@@ -296,7 +298,7 @@ class Positions:
             position = self._source.position(partition)
             at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
             if at is not None and at < end == position:
-                advances[partition] = Advance(at, Position(end, 0, int(time.time() * 1000)))
+                advances[partition] = Advance(at, Position(end, 0, int(self._clock.time() * 1000)))
         return await self.cover(advances) if advances else None
 
     def are_at(self, ends: Mapping[Partition, int]) -> bool:

@@ -24,11 +24,12 @@ from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMe
 from projector.line.pace import Pacer
 from projector.line.placement import Placement
 from projector.line.policy import Clock, Policy
-from projector.line.positions import Beside, Positions
+from projector.line.positions import Positions
 from projector.liveness import LineHealth
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.stop import Stop
+from runtime.background import BackgroundCall
 from schemas import names
 from schemas.heartbeat import Failing
 
@@ -72,8 +73,8 @@ class Line:
         self._clock = clock
         self._ends = ends
         self._positions = Positions(name, source, ledger, clock)
-        self._check = Beside(self._positions.check)
-        self._exchange = Beside(self._positions.exchange)
+        self._check = BackgroundCall(self._positions.check)
+        self._exchange = BackgroundCall(self._positions.exchange)
         self._guard = BadRecordGuard(policy.bad_share, policy.bad_row)
         self._fanning_out: Batch | None = None
         """What was written, and is covered as soon as its fan-outs have ended."""

@@ -7,7 +7,7 @@ that begins its first chunk is read, because proxies make an empty body in chunk
 
 Of pipelined requests, one is parsed and answered at a time. The rest stays unparsed, and nothing more is read from the
 socket meanwhile. The next one begins once the former response is in the kernel's send buffer: a connection holds one
-response at most (`Unread`).
+response at most (`UnreadResponses`).
 
 A refusal ends the connection, and so does the response to a request that wants no other one: the server's side is
 closed, and what still arrives is discarded for a moment. Closing at once would reset the connection, and the client
@@ -75,7 +75,7 @@ _UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[
 logger = logging.getLogger(__name__)
 
 
-class Unread:
+class UnreadResponses:
     """The responses that wait in this worker until their clients read on.
 
     If there are too many bytes, the connection whose response has waited longest is closed, among those of the
@@ -141,7 +141,7 @@ class Edge(asyncio.Protocol):
     """One client connection."""
 
     max_connections: ClassVar[int] = MAX_CONNECTIONS
-    unread: ClassVar[Unread] = Unread()
+    unread: ClassVar[UnreadResponses] = UnreadResponses()
     """The connections of this worker whose clients have not taken their responses."""
     head_seconds: ClassVar[float] = 10.0
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""

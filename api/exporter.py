@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from api.metrics import Counters, read_snapshots
 from runtime.instruments import family, histogram_family, new_registry
-from runtime.metrics_port import Health, MetricsServer
+from runtime.metrics_port import HealthAnswer, MetricsServer
 from runtime.redis.errors import ErrorKind
 from schemas import metrics
 
@@ -50,7 +50,7 @@ class WorkersCollector(Collector):
         yield family(metrics.PROJECTORS, max(known, default=_NAN))
         yield family(metrics.SERVED_AGE, _served_age(workers))
 
-    def health(self) -> Health:
+    def health(self) -> HealthAnswer:
         """Whether at least one worker is ready, and none reports a problem. Why one is not ready is known to the
         workers: `/readyz` on their port.
         """
@@ -59,8 +59,8 @@ class WorkersCollector(Collector):
         if not any(worker.ready for worker in workers):
             problems.insert(0, "no worker is ready to serve: Redis cannot be reached, or holds no complete projection")
         if problems:
-            return Health(False, {"status": "unhealthy", "problems": problems})
-        return Health(True, {"status": "ok"})
+            return HealthAnswer(False, {"status": "unhealthy", "problems": problems})
+        return HealthAnswer(True, {"status": "ok"})
 
 
 def serve_metrics(host: str, port: int, snapshots: Path) -> MetricsServer:

@@ -473,8 +473,8 @@ def stops(it: Problem) -> Literal["", "line", "all"]:
 def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
     """Returns what is wrong with a line that does not work."""
     kinds: Mapping[str, type[Halted | StandingBy]] = {
-        heartbeat.Halted.state: Halted,
-        heartbeat.StandingBy.state: StandingBy,
+        heartbeat.HaltedLine.state: Halted,
+        heartbeat.StandingByLine.state: StandingBy,
     }
     return kinds.get(trouble.state, Failing)(line, programs, trouble)
 

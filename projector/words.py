@@ -9,7 +9,7 @@ from projector import problem
 from projector.problem import Problem, stops
 from schemas import words
 from schemas.control import LAYOUT
-from schemas.heartbeat import Halted, LineTrouble
+from schemas.heartbeat import HaltedLine, LineTrouble
 from schemas.resources import RESOURCES
 
 
@@ -400,7 +400,7 @@ _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 
 def _halted(trouble: LineTrouble) -> tuple[str, ...]:
     """Returns how many bad records there are; then which was the last one, and the command that accepts them."""
-    if not isinstance(trouble, Halted):
+    if not isinstance(trouble, HaltedLine):
         return (words.trouble(trouble),)
     detail = f"The last one is {words.last(trouble)}."
     if not trouble.ranges:

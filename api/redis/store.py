@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from api.errors import Rebuilding
 from api.redis import scripts
-from api.redis.servers import Link, Servers, Turns
+from api.redis.servers import FairQueue, Link, Servers
 from api.redis.serving import UNKNOWN, AsOf, Serving
 from api.request import Credentials
 from runtime.redis.connection import pack, pack_words
@@ -87,7 +87,7 @@ class Store:
         self._serving = serving
         self._timeout = settings.api_redis_timeout
         most = settings.api_max_in_flight
-        self._turns = Turns(max(1, most // _PART_UNDER_WAY), most, most=most, timeout=settings.api_redis_timeout)
+        self._turns = FairQueue(max(1, most // _PART_UNDER_WAY), most, most=most, timeout=settings.api_redis_timeout)
 
     @property
     def pending(self) -> int:
@@ -107,10 +107,10 @@ class Store:
         document is left to `read_large`.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        The request takes a turn in its `queue` (`Turns`). If the connection is lost, or another generation was promoted
-        meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the server that
-        holds the organization is not completely filled, or while the records of a recreated organization are applied
-        again.
+        The request takes a turn in its `queue` (`FairQueue`). If the connection is lost, or another generation was
+        promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
+        server that holds the organization is not completely filled, or while the records of a recreated organization
+        are applied again.
         """
         turn = self._turns.take(queue)
         if turn is not None:

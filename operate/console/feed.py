@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from operate.console.api_figures import ApiMetrics, Recent
+from operate.console.api_figures import ApiMetrics, RecentFigures
 from operate.console.picture import Picture, Point, Totals, picture, point, totals
 from operate.console.replay import ReplayReader
 from projector import defect
@@ -95,7 +95,7 @@ class Sampler:
         self._api = api
         self._feed = feed
         self._replay = ReplayReader(store)
-        self._totals: Recent[Totals] = Recent()
+        self._totals: RecentFigures[Totals] = RecentFigures()
 
     async def run(self) -> None:
         try:

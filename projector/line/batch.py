@@ -27,7 +27,7 @@ from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from schemas.faults import Fault
-from schemas.heartbeat import Halted
+from schemas.heartbeat import HaltedLine
 
 WINDOW = 1000
 _SLICE_BYTES = 262_144
@@ -85,7 +85,7 @@ class BadRecordGuard:
     def _stopped(
         limit: Literal["row", "share"], most: float, counted: Sequence[Coordinates], last: str, fault: Fault
     ) -> LineStopped:
-        return LineStopped(Halted(limit, len(counted), WINDOW, most, last, fault), counted)
+        return LineStopped(HaltedLine(limit, len(counted), WINDOW, most, last, fault), counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
         """No longer count the bad records for which `acceptance` returns something true."""

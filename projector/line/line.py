@@ -31,7 +31,7 @@ from projector.redis.store import Store
 from projector.stop import Stop
 from runtime.background import BackgroundCall
 from schemas import names
-from schemas.heartbeat import Failing
+from schemas.heartbeat import FailingLine
 
 _LOG_HALT_SECONDS = 30.0
 _LOGGED_BAD_RECORDS = 10
@@ -323,7 +323,7 @@ class Line:
                 raise error
             self._metrics.count(DEFECTS)
             defect.report(f"the line {self._name}", error)
-            self.health.stops(Failing(self._name, type(error).__name__))
+            self.health.stops(FailingLine(self._name, type(error).__name__))
         self._positions.reset()
 
     async def _halt(self, error: LineStopped, stop: Stop) -> None:

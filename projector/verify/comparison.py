@@ -23,8 +23,8 @@ from projector.verify.reading import Reading, TooLarge
 from projector.verify.report import FORMER_PARTITION, Difference, Report, counts_by_topic
 from projector.verify.stored import (
     AccessName,
-    Document,
     Stored,
+    StoredDocument,
     contact_of,
     differing_fields,
     differs,
@@ -224,13 +224,13 @@ async def documents(
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
     return await _verified(
-        store, settings, Documents(store, [generation], Pacer.of_replay(store, MAX_LATENCY)), allowed
+        store, settings, DocumentComparison(store, [generation], Pacer.of_replay(store, MAX_LATENCY)), allowed
     )
 
 
 async def access(store: Store, settings: ProjectorSettings) -> Report:
     """Compare all organizations and API keys with the topics. Raises Refused if a topic is missing, and Unavailable."""
-    return await _verified(store, settings, Access(store), frozenset())
+    return await _verified(store, settings, AccessComparison(store), frozenset())
 
 
 async def _verified(store: Store, settings: ProjectorSettings, subject: Subject, allowed: frozenset[str]) -> Report:
@@ -306,7 +306,7 @@ def _fields(finding: Finding, reading: Reading, whole: Reference) -> tuple[str, 
     if not isinstance(resource, Resource) or body is None:
         return ()
     found = document(resource, stored.value)
-    expected = Document(whole.newest[entity].version, body, expected_hashes(reading.expected, entity))
+    expected = StoredDocument(whole.newest[entity].version, body, expected_hashes(reading.expected, entity))
     if fields := differing_fields(expected, found):
         return fields
     if not stored_hashes(resource, stored.value):
@@ -314,7 +314,7 @@ def _fields(finding: Finding, reading: Reading, whole: Reference) -> tuple[str, 
     return ("index",) if resource is LEAD and stored.indexed != stored.value[SUMMARY_HASH] else ()
 
 
-class Documents:
+class DocumentComparison:
     """The documents of some generations. A unit is a generation and a document."""
 
     kinds: Sequence[Kind] = (ORGANIZATION, *RESOURCES)
@@ -397,7 +397,7 @@ def _judge(
         looked.findings.append(Finding(unit, entity, (FORMER_PARTITION,) if is_former else fields, stored, generation))
 
 
-class Access:
+class AccessComparison:
     """Organizations and API keys. Several API keys may share the record of a hash, so a unit is an organization."""
 
     kinds: Sequence[Kind] = ACCESS_KINDS

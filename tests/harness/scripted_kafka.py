@@ -10,7 +10,7 @@ from typing import cast
 
 from aiokafka.structs import OffsetAndMetadata
 
-from projector.errors import OtherCluster
+from projector.errors import WrongCluster
 from projector.kafka.accepted import Accepted
 from projector.kafka.reader import Source
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork
@@ -136,7 +136,7 @@ class ScriptedKafka:
 
     def read_as(self, _histories: Mapping[str, int], cluster: str) -> None:
         if cluster and self.cluster not in ("", cluster):
-            raise OtherCluster(cluster, self.cluster)
+            raise WrongCluster(cluster, self.cluster)
 
     async def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {at: self.firsts.get(at, 0) for at in partitions}

@@ -31,7 +31,7 @@ from projector.upkeep.dead_letters import all_dead_letters
 from runtime.redis.scripts import Command
 from schemas import names, resources
 from schemas.control import number_of
-from schemas.heartbeat import Failing, Halted, StandingBy
+from schemas.heartbeat import FailingLine, HaltedLine, StandingByLine
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm, stored
 from tests.harness.expected import documents_of
@@ -69,9 +69,9 @@ class Running:
     def trouble(self) -> Any:
         return self.line.health.trouble
 
-    async def halts(self) -> Halted:
+    async def halts(self) -> HaltedLine:
         await eventually(lambda: self.trouble, "it is halted")
-        assert isinstance(self.trouble, Halted)
+        assert isinstance(self.trouble, HaltedLine)
         return self.trouble
 
     @property
@@ -254,7 +254,7 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
     async with running(projection, kafka) as it:
         kafka.held_back = 1  # so that the positions are not at the ends
         kafka.errors = [KeyError("a name")] * 2
-        await eventually(lambda: it.trouble == Failing("documents", "KeyError"), "it has failed")
+        await eventually(lambda: it.trouble == FailingLine("documents", "KeyError"), "it has failed")
         await eventually(lambda: kafka.offsets, "it reads again")
         assert it.line.health.state == "failing"
         await it.applies(*leads(1))
@@ -509,7 +509,7 @@ async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
         await it.applies(*leads(2))
         control.write(projection.client, written=(1, 2), mappings={2: 999})
         await eventually(lambda: it.trouble, "it stands by")
-        assert (it.trouble, kafka.member) == (StandingBy(2, 999, VERSION), False)
+        assert (it.trouble, kafka.member) == (StandingByLine(2, 999, VERSION), False)
         control.write(projection.client)
         await eventually(lambda: it.trouble is None, "it works again")
         await it.applies(*leads(2, version=2))
@@ -526,7 +526,7 @@ async def test_access_is_applied_while_documents_stand_by(projection: Projection
         key = names.api_key(names.organization(crm.ORGANIZATION), crm.key_hash(1))
         await eventually(lambda: stored.key_expiry(projection.client, key) == 1, "the key is revoked")
     async with until_it_stops(documents, Stop()):
-        await eventually(lambda: isinstance(documents.health.trouble, StandingBy), "they stand by")
+        await eventually(lambda: isinstance(documents.health.trouble, StandingByLine), "they stand by")
 
 
 async def test_partitions_that_are_revoked_are_committed_and_forgotten(

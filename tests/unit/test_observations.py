@@ -32,7 +32,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from projector.words import say
 from schemas.control import Stamp
-from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingBy
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingByLine
 from schemas.settings import ProjectorSettings
 from tests.harness import control
 from tests.harness.troubled import HALT
@@ -293,7 +293,7 @@ def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one(
 
 @pytest.mark.parametrize(
     ("trouble", "stopped", "standing_by"),
-    [pytest.param(HALT, 1, 0, id="halted"), pytest.param(StandingBy(2, 999, 3), 0, 1, id="standing by")],
+    [pytest.param(HALT, 1, 0, id="halted"), pytest.param(StandingByLine(2, 999, 3), 0, 1, id="standing by")],
 )
 def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     trouble: LineTrouble, stopped: int, standing_by: int

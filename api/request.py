@@ -2,7 +2,7 @@
 
 Headers of a response are the lines that are sent, each with its line end. All of them are constants, numbers, or values
 that were validated when they came in, so nobody has to search them for forbidden characters. The bodies of errors are
-in `schemas/problems.py`.
+in `schemas/error_body.py`.
 """
 
 import random
@@ -17,9 +17,9 @@ from msgspec import UNSET, Struct
 
 from api.errors import ApiError, InternalError, InvalidApiKey, MethodNotAllowed, MissingApiKey, RateLimitExceeded
 from schemas import api_keys, names
+from schemas.error_body import ErrorBody, RateLimitError, RetryableError
 from schemas.fields import UUID_PATTERN
 from schemas.layouts import ETAG
-from schemas.problems import ErrorBody, RateLimitError, RetryableError
 from schemas.settings import Network
 
 REPEATED = b"\n"

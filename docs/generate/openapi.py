@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from docs.generate.tables import all_resources
-from schemas.problems import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
+from schemas.error_body import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
 Json = dict[str, Any]

@@ -27,7 +27,7 @@ class Plain(NamedTuple):
 
 
 PLAIN = (
-    Plain("projector/ledger/history.py", "XADD", "nothing: an entry replaces none"),
+    Plain("projector/ledger/acts.py", "XADD", "nothing: an entry replaces none"),
     Plain(
         "projector/ledger/sweep.py",
         "UNLINK",

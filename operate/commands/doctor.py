@@ -22,8 +22,8 @@ from operate.commands import gateway, status
 from operate.commands.argument_types import read_key
 from operate.commands.operator import Operator
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
+from projector.health.judge import of_history, of_members, of_records, of_redis, of_topics, of_transactions
 from projector.health.observe import KafkaPart, Observation, observe
-from projector.health.problems import of_history, of_members, of_records, of_redis, of_topics, of_transactions
 from projector.kafka.accepted import OffsetTexts
 from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release

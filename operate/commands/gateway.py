@@ -24,7 +24,7 @@ import msgspec
 
 from projector.errors import NotKnown, Refused
 from runtime.metrics_port import is_loopback
-from schemas.problems import ErrorBody
+from schemas.error_body import ErrorBody
 from schemas.resources import AS_SPECIFIED, ROOT
 
 _SECONDS = 5.0

@@ -18,8 +18,8 @@ from operate.rebuild import generations, replay
 from operate.rebuild.replay import Progress, Rebuild
 from operate.verify.causes import note_causes
 from projector.errors import Conflict, Refused, Unavailable, WrongCluster
+from projector.health.judge import of_topics, of_transactions
 from projector.health.observe import observe
-from projector.health.problems import of_topics, of_transactions
 from projector.kafka.client import topic
 from projector.kafka.reader import held_back, open_reader
 from projector.kafka.topics import Topic

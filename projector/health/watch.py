@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from projector.errors import Refused
+from projector.health.judge import Lasting, WatchedLine, causes, is_elsewhere, of_records
 from projector.health.observe import Observation, Observer
-from projector.health.problems import Lasting, WatchedLine, causes, is_elsewhere, of_records
 from projector.ledger.breaks import BREAKS
 from projector.liveness import LineHealth, WorkHealth
 from projector.problem import (

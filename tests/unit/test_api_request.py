@@ -1,5 +1,5 @@
 """What the API reads of a request: credentials, the client's address, tags, ids of requests. What it sends: heads, and
-errors, which schemas/problems.py describes for OpenAPI; a defect is 500, and is logged. Which responses leave a log
+errors, which schemas/error_body.py describes for OpenAPI; a defect is 500, and is logged. Which responses leave a log
 line, and what is in it. And what the edge and uvicorn's server know of each other: if one of those tests fails after an
 upgrade of uvicorn, compare api/edge.py with `startup` and `shutdown` in uvicorn's `server.py` before changing anything
 here.

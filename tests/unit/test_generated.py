@@ -21,7 +21,7 @@ from docs.generate.openapi import document
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.record import Record
-from schemas.problems import PROBLEMS
+from schemas.error_body import PROBLEMS
 from schemas.resources import KINDS, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import PROCESSES, variable
 

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from operate.commands import status
 from projector.errors import Denied, Unavailable
-from projector.health.observe import Held, KafkaPart, Observation, RedisPart
-from projector.health.problems import (
+from projector.health.judge import (
     STUCK_PARTITION_SECONDS,
     STUCK_SECONDS,
     UNKNOWN_SECONDS,
@@ -23,6 +22,7 @@ from projector.health.problems import (
     causes,
     problems,
 )
+from projector.health.observe import Held, KafkaPart, Observation, RedisPart
 from projector.health.watch import Watch
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer

@@ -16,8 +16,8 @@ from docs.generate.troubles import ROWS
 from operate.commands import status
 from operate.console import pages
 from projector import problem
+from projector.health.judge import problems, unattended
 from projector.health.observe import KafkaPart, Observation, RedisPart
-from projector.health.problems import problems, unattended
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord

@@ -42,6 +42,7 @@ class WorkersCollector(Collector):
         yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))
         yield family(metrics.LIMITER_REFUSALS, sum(worker.limiter_refusals for worker in workers))
         yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
+        yield family(metrics.WAITING, sum(worker.waiting for worker in workers))
         yield family(metrics.GENERATION, max((worker.generation for worker in workers), default=0))
         yield family(metrics.READY_WORKERS, sum(worker.ready for worker in workers))
         reported = Counter(name for worker in workers for name in worker.problems)

@@ -239,7 +239,7 @@ def _of_bad_records(about: _OfBadRecords) -> tuple[str, ...]:
             assert_never(about)
 
 
-def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:  # noqa: C901 - a case for each kind
+def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:
     """Returns what `_words` returns about Redis."""
     match about:
         case problem.RedisUnknown(reason):
@@ -287,6 +287,15 @@ def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:  # noqa: C901 - a 
                 "if no program uses it any more, remove it",
                 "upgrading.md#remove-what-another-layout-left",
             )
+        case problem.RedisEmpty() | problem.Incomplete():
+            return _not_complete(about)
+        case _:
+            assert_never(about)
+
+
+def _not_complete(about: problem.RedisEmpty | problem.Incomplete) -> tuple[str, ...]:
+    """Returns what `_words` returns about a Redis that does not hold everything."""
+    match about:
         case problem.RedisEmpty(filling):
             advice = (
                 "a projector fills it from the topics, and the API answers 503 until then"

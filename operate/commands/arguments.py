@@ -74,21 +74,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     way = about.add_mutually_exclusive_group()
     way.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
     way.add_argument("--history", action="store_true", help="say who did what instead: the acts of operators")
-    doctor = commands.add_parser("doctor", help="check what must be there before a start: Redis, Kafka, rights, topics")
-    what = doctor.add_mutually_exclusive_group()
-    what.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
-    what.add_argument(
-        "--url",
-        type=url,
-        metavar="URL",
-        help="check instead, with requests to this address, what the gateway in front of the API does: https://…",
-    )
-    doctor.add_argument(
-        "--key", type=key_is_read, metavar="-", help="with --url: read an API key from standard input, to see more"
-    )
-    doctor.add_argument(
-        "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
-    )
+    _doctor(commands.add_parser("doctor", help="check what must be there before a start: Redis, Kafka, rights, topics"))
     show.add_arguments(
         commands.add_parser("show", help="print a document and the events that wrote it, or why a key has no access")
     )
@@ -112,6 +98,23 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     for name, text in others.items():
         commands.add_parser(name, help=text)
     return parser
+
+
+def _doctor(doctor: argparse.ArgumentParser) -> None:
+    what = doctor.add_mutually_exclusive_group()
+    what.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
+    what.add_argument(
+        "--url",
+        type=url,
+        metavar="URL",
+        help="check instead, with requests to this address, what the gateway in front of the API does: https://…",
+    )
+    doctor.add_argument(
+        "--key", type=key_is_read, metavar="-", help="with --url: read an API key from standard input, to see more"
+    )
+    doctor.add_argument(
+        "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
+    )
 
 
 class _Parser(argparse.ArgumentParser):

@@ -133,10 +133,6 @@ _REQUEST = (
     "The console does not know single requests. Look for it in the log of the API: every answer with 5xx leaves a line "
     "with its request_id, and some of those with 4xx do (LEADVIEW_REQUEST_LOG=all logs every answer)."
 )
-_UNHEARD_OF = (
-    "No lead, contact, organization or API key has this id in Redis, and no event of it is among the newest {newest:,} "
-    "of each partition%s. It was not published, or its message key is another one."
-)
 NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
     "no partition": (
         "wrong",
@@ -171,15 +167,40 @@ NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
             "transaction."
         ),
     ),
-    "unheard of": ("wrong", "events.md", "id", _UNHEARD_OF % ""),
-    "not read": ("wrong", "events.md", "id", _UNHEARD_OF % " that could be read in time"),
+    "unheard of": (
+        "wrong",
+        "events.md",
+        "message key",
+        (
+            "Nothing in Redis has this message key, and it was never published: all records of all topics were looked "
+            "through. Publish it, or correct the message key."
+        ),
+    ),
+    "not read": (
+        "wrong",
+        "events.md",
+        "message key",
+        (
+            "Nothing in Redis has this message key. It is not known if it was ever published: of each partition, only "
+            "the newest {newest:,} offsets that could be read in time were looked through."
+        ),
+    ),
+    "id alone": (
+        "plain",
+        "events.md#topics-and-message-keys",
+        "id",
+        (
+            "No organization has this id in Redis. A lead, a contact or an API key is found by its message key alone: "
+            "write <organization>:<id>. Other questions are <topic>:<partition>:<offset>, and an API key."
+        ),
+    ),
     "not finished": (
         "wrong",
         "",
         "search for",
         (
-            "Redis holds so much that the search was ended before it had seen everything. With the organization it is "
-            "found at once: write <organization>:<id>, or use `show key -` for a key."
+            "It is not known if this key is stored: Redis holds so much that the search was ended before it had seen "
+            "everything. `show key -` finds it at once."
         ),
     ),
     "no question": (
@@ -263,7 +284,7 @@ def _nothing(found: Nothing) -> Answer:
     state, page, title, text = NOTHING[found.gap]
     verdict = text.format(found=found, newest=NEWEST) + (f" {why(found.refusal)}" if found.refusal else "")
     facts = [Fact("dead letter", f"key {found.letter.key}: {found.letter.reason}")] if found.letter else []
-    if found.gap in ("unheard of", "not read"):
+    if found.gap == "id alone":
         facts.append(Fact("if it is a request id", _REQUEST))
     return Answer(found.gap, f"{title} {found.asked}".strip(), verdict, state, page, facts)
 

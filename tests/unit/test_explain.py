@@ -42,6 +42,7 @@ from tests.harness import crm
 LEADS = Partition("crm.leads", 0)
 SHOWN = Head(live=True, version=5, offset=7, partition=0, time=0)
 HASH = "0aB1" * 16
+KEY = f"{crm.ORGANIZATION}:{crm.LEAD}"
 
 
 @pytest.mark.parametrize(
@@ -261,9 +262,10 @@ GAPS = (
     (Nothing("not yet", PLACE, 1200), "Nothing was published there yet: the partition ends at offset 1,200."),
     (Nothing("deleted by Kafka", PLACE, 1200), "Kafka has deleted it: the partition begins at offset 1,200."),
     (Nothing("compacted", PLACE), "Compaction has removed it"),
-    (Nothing("unheard of", crm.LEAD), "No lead, contact, organization or API key has this id in Redis"),
-    (Nothing("not read", crm.LEAD), "No lead, contact, organization or API key has this id in Redis"),
-    (Nothing("not finished", crm.LEAD), "Redis holds so much that the search was ended"),
+    (Nothing("unheard of", KEY), "Nothing in Redis has this message key, and it was never published"),
+    (Nothing("not read", KEY), "Nothing in Redis has this message key. It is not known if it was ever published"),
+    (Nothing("id alone", crm.LEAD), "No organization has this id in Redis. A lead, a contact or an"),
+    (Nothing("not finished", HASH), "It is not known if this key is stored"),
     (Nothing("no question"), "This is not an id, a message key, or <topic>:<partition>:<offset>."),
 )
 

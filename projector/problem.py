@@ -397,9 +397,9 @@ class DeadLetters(_Note, frozen=True):
 
 
 class Silent(_Note, frozen=True):
-    """A program that writes has stored no heartbeat for so long."""
+    """Programs that write have stored no heartbeat, the first of them for so long."""
 
-    program: str
+    programs: tuple[str, ...]
     role: str
     seconds: float
 

@@ -28,9 +28,8 @@ from projector.ledger.control import (
     revision,
 )
 from projector.ledger.ledger import Ledger, Session
-from projector.record import Partition, Record
+from projector.record import Partition, Record, counted
 from projector.redis.scripts import RewindRow
-from schemas import names
 
 T = TypeVar("T")
 Ends = tuple[dict[Partition, int], dict[str, str]]
@@ -107,8 +106,7 @@ class Positions:
         known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
         self.offsets |= known  # what Redis holds, and the next checkpoint expects; Kafka may begin later (`used`)
         self.keep_assigned()
-        offsets = {names.position(*partition): offset for partition, offset in used.items()}
-        logger.info("resumed at these offsets", extra={"line": self._line, "offsets": offsets})
+        logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": counted(used)})
 
     async def _open(self) -> None:
         """Open a session, instead of the present one if there is one. If the control record has changed since that one
@@ -246,7 +244,7 @@ class Positions:
         if offsets:
             logger.warning(
                 "partitions end before their stored positions: they are read from the beginning",
-                extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
+                extra={"line": self._line, "partitions": counted(offsets)},
             )
             await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)

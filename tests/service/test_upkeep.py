@@ -5,7 +5,8 @@ Each moment of a job is held by a proxy in front of Redis, which holds back a re
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
 from types import NoneType
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from devstack.fault_proxy import Faults, FaultyProxy
+from devstack.apache_kafka import ApacheKafka, Login
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector.dead_letter import DeadLetter
@@ -22,7 +24,7 @@ from projector.health.observe import observe
 from projector.ledger import copies, history
 from projector.ledger.history import Act
 from projector.ledger.ledger import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Writing, writing
 from projector.line.apply import apply
 from projector.line.line import without_deleted
 from projector.record import Record
@@ -40,6 +42,8 @@ from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of
+from tests.harness.services import Kafka
+from tests.harness.topics import Topics
 from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
@@ -532,3 +536,37 @@ async def test_one_projector_does_what_one_does_for_all(kept: Kept) -> None:
     await eventually(lambda: duties[other].often(1.0) == 1.0 and kept.redis.exists(names.DUTY_LOCK), "the other has it")
     stops[other].set()
     await running[other]
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("lost", [Faults(refusing=True), Faults(stalled=True)], ids=["cut off", "silent"])
+async def test_a_projector_that_loses_kafka_gives_the_duty_up(
+    tmp_path: Path, own_redis: RedisServer, lost: Faults
+) -> None:
+    """It reaches Redis still, and another one reaches both."""
+    with faulty_proxy(0) as way, own_redis.client() as client, ExitStack() as stack:
+        named = Login("PLAINTEXT", {}, named_ports=[way.port])
+        broker = stack.enter_context(ApacheKafka.start(tmp_path / "kafka", login=named))
+        way.server_port = int(broker.sasl_servers.rpartition(":")[2])
+        Topics(Kafka("apache", broker.bootstrap_servers, broker.create_topic), "crm.").create(partitions=1)
+        stop, duties, running = Stop(), [], []
+        async with AsyncExitStack() as programs:
+            for brokers in (f"127.0.0.1:{way.port}", broker.bootstrap_servers):
+                settings = ProjectorSettings(redis_url=own_redis.url, kafka_bootstrap_servers=brokers)
+                here = await programs.enter_async_context(writing(settings, "run"))
+                await control.complete(here.store)
+                duties.append(Duty(settings, here))
+                running.append(asyncio.create_task(duties[-1].run(stop)))
+                await eventually(lambda: client.exists(names.AS_OF), "the first one measures Data-As-Of")
+            first, second = duties
+            await eventually(lambda: (first.often(1.0), second.often(1.0)) == (1.0, 5.0), "both have looked")
+            way.faults = lost
+            if lost.refusing:
+                way.reset_all()
+            await eventually(lambda: second.often(1.0) == 1.0, "the other one has the duty")
+            client.delete(names.AS_OF)
+            await eventually(lambda: client.exists(names.AS_OF), "it measures Data-As-Of")
+            assert first.often(1.0) == 5.0
+            stop.set()
+            way.faults = Faults()
+            await asyncio.gather(*running)

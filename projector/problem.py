@@ -337,6 +337,8 @@ class DocumentsAsBefore(_Problem, frozen=True):
     """
 
     entities: tuple[str, ...]
+    unknown: int = 0
+    """So many dead letters were not looked at."""
 
 
 class OlderPublished(_Problem, frozen=True):
@@ -394,6 +396,8 @@ class DeadLetters(_Note, frozen=True):
     """There are bad records that nobody has dealt with."""
 
     count: int
+    unknown: int = 0
+    """Of so many it is not known whether readers see something else because of them."""
 
 
 class Silent(_Note, frozen=True):

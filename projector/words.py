@@ -179,7 +179,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 page,
             )
         case problem.ClockDiffers(programs, clocks):
-            whose = f"that of {_some(programs)}" if programs else "that of this machine"
+            whose = f"that of {some(programs)}" if programs else "that of this machine"
             return (
                 f"the clocks differ: that of Redis says {words.utc(clocks.redis)}, {whose} {words.utc(clocks.own)}",
                 "API keys expire by the clock of Redis, and Data-As-Of is not known meanwhile. Let NTP set both clocks",
@@ -202,13 +202,13 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.Incomplete(shards, of, addresses):
             parts = f"all {of} parts" if shards == of else f"{shards} of the {of} parts"
             for_whom = "all organizations" if shards == of else "the organizations there, and no others"
-            what = ", ".join(filter(None, (f"not complete: {parts} (shards) of Redis", _some(addresses))))
+            what = ", ".join(filter(None, (f"not complete: {parts} (shards) of Redis", some(addresses))))
             return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
         case problem.NoProjector(silent):
             start = f"start one with `{words.as_called('run')}`"
             if silent:  # beside one that stands still, a new one would only hide it
                 do, it = ("exists and stands", "it") if len(silent) == 1 else ("exist and stand", "them")
-                start = f"look whether {_some(silent)} still {do} still: continue {it}, or end {it} and {start}"
+                start = f"look whether {some(silent)} still {do} still: continue {it}, or end {it} and {start}"
             return (
                 "no projector is running",
                 f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)",
@@ -223,7 +223,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.OtherSettings(programs, setting, theirs, others, alone):
             where = "this program" if alone else "others"
             return (
-                f"{setting} is {theirs} in {_some(programs)}, and {others} in {where}",
+                f"{setting} is {theirs} in {some(programs)}, and {others} in {where}",
                 "correct the one that is wrong, and restart it: all programs need the same value",
                 page,
             )
@@ -245,7 +245,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.Failing(line, programs, trouble):
             return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
         case problem.StandingBy(line, programs, trouble):
-            on = f" on {_some(programs)}" if programs else ""
+            on = f" on {some(programs)}" if programs else ""
             return (
                 f"line {line} is standing by: {words.trouble(trouble)}",
                 f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)",
@@ -253,7 +253,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
         case problem.NotAdvancing(line, programs, records, seconds, partitions):
             return (
-                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({_some(partitions)})",
+                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({some(partitions)})",
                 _log(programs),
                 page,
             )
@@ -267,18 +267,19 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.Reported(_, programs, label, text, seconds):
             return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
         case problem.AccessAsBefore(keys):
-            named = _some([_named(key) for key in keys])
+            named = some([_named(key) for key in keys])
             return (
                 f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
                 "`dead-letters list` says why; let the core product publish them again",
                 "runbook.md#leadviewaccessrecordsparked",
             )
-        case problem.DocumentsAsBefore(entities):
+        case problem.DocumentsAsBefore(entities, unknown):
             advice = (
                 "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
                 "`dead-letters list` says why; let the core product publish it again with a higher version"
             )
             what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
+            what += f"; of {unknown:,} more dead letters this is not known" if unknown else ""
             return what, advice, "runbook.md#leadviewdocumentsasbefore"
         case problem.OlderPublished(entities, reused, more):
             advice = (
@@ -295,7 +296,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.Stale(records, seconds, hindered, enough):
             wait = "record waits" if records == 1 else "records wait"
             if hindered:
-                advice = f"{_some(hindered)} cannot apply them now: {_log(hindered)}"
+                advice = f"{some(hindered)} cannot apply them now: {_log(hindered)}"
             elif enough:
                 advice = "more projectors would not help, because there are as many as partitions (docs/capacity.md)"
             else:
@@ -329,9 +330,10 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "if no program uses it any more, remove it",
                 "upgrading.md#remove-what-another-layout-left",
             )
-        case problem.DeadLetters(count):
+        case problem.DeadLetters(count, unknown):
+            not_known = f"; of {unknown:,} it is not known whether readers see an older state" if unknown else ""
             return (
-                f"dead letters: {count:,}",
+                f"dead letters: {count:,}{not_known}",
                 "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
                 "dead-letters.md",
             )
@@ -343,7 +345,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
         case problem.Silent(programs, role, seconds):
             return (
-                f"silent for up to {seconds:.0f} s: {len(programs):,} programs ({program_of(role)} {_some(programs)})",
+                f"silent for up to {seconds:.0f} s: {len(programs):,} programs ({program_of(role)} {some(programs)})",
                 "they have crashed, stand still, or cannot reach Redis",
                 "runbook.md#few_projectors",
             )
@@ -367,7 +369,7 @@ def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, acce
     """Returns the words of `_words`. The command is for the oldest transaction."""
     oldest, records = held[0], sum(partition.records for partition in held)
     named = [f"{topic}:{partition.partition}" for partition in held]
-    what = f"a transaction is open in {_some(named)} since {oldest.since} ({duration(oldest.seconds)})"
+    what = f"a transaction is open in {some(named)} since {oldest.since} ({duration(oldest.seconds)})"
     abort = f"abort --topic {topic} --partition {oldest.partition} --start-offset {oldest.first}"
     shown = "a revoked key may still work" if access else "readers see an older state"
     return (
@@ -420,14 +422,14 @@ def _topics(names: Sequence[str]) -> str:
 def _strangers(strangers: Sequence[problem.Stranger]) -> str:
     named = [
         f"{it.client_id or 'a program without a client id'} at {it.host} in {it.group} "
-        f"({_some(it.partitions) or 'no partitions'})"
+        f"({some(it.partitions) or 'no partitions'})"
         for it in strangers
     ]
-    return _some(named, "; ")
+    return some(named, "; ")
 
 
-def _some(names: Sequence[str], separator: str = ", ") -> str:
-    """Returns some of these names, and how many more there are."""
+def some(names: Sequence[str], separator: str = ", ") -> str:
+    """Returns three of these names at most, and how many more there are."""
     named, more = separator.join(names[:_MOST_NAMED]), len(names) - _MOST_NAMED
     return f"{named} and {more:,} more" if more > 0 else named
 
@@ -437,7 +439,7 @@ def _for(seconds: float) -> str:
 
 
 def _log(programs: Sequence[str]) -> str:
-    return f"read the log of {_some(programs)}" if programs else ""
+    return f"read the log of {some(programs)}" if programs else ""
 
 
 def _publish_again(*, access: bool) -> str:

@@ -135,6 +135,8 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
             operator.print_json(acts)
         else:
             operator.console.print(_history_table(acts) if acts else "nobody has done anything yet")
+            if acts:
+                operator.console.print(f"The last {history.MOST:,} acts are kept.")
         return 0
     on_screen = arguments.watch and operator.console.is_terminal and not operator.json
     screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()

@@ -99,10 +99,11 @@ class AboutEntity(msgspec.Struct, frozen=True):
 
 
 class AboutOrganization(msgspec.Struct, frozen=True):
-    """An organization, and its records."""
+    """An organization, and its records. `published` is None if Kafka was not asked."""
 
     stored: StoredOrganization
     told: list[Told] = []
+    published: Published | None = None
 
 
 class AboutRecord(msgspec.Struct, frozen=True):
@@ -182,7 +183,7 @@ class Explainer:
         if not kafka:
             return AboutOrganization(found)
         published = await records.newest(self.settings, [ORGANIZATION], organization.encode())
-        return AboutOrganization(found, await self._told(published.records, found.event))
+        return AboutOrganization(found, await self._told(published.records, found.event), published)
 
     async def key(self, owner: bytes, *, key_hash: str | None = None, id: str | None = None) -> StoredKey:  # noqa: A002
         """Explain a key that is stored for this organization, by its hash or by the id of its API key."""

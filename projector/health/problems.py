@@ -205,7 +205,7 @@ def of_records(redis: RedisPart) -> Iterator[Problem]:
         yield problem.AccessAsBefore(keys)
     bad = ((kind.topic, letter) for letter in redis.newest_bad for kind in KINDS if letter.topic.endswith(kind.topic))
     if entities := tuple(dict.fromkeys(f"{topic}:{letter.key}" for topic, letter in bad)):
-        yield problem.DocumentsAsBefore(entities)
+        yield problem.DocumentsAsBefore(entities, redis.unjudged)
     if late := redis.late:
         reused = sum(one.cause == "reused" for one in late.named)
         yield problem.OlderPublished(tuple(one.field for one in late.named), reused, sum(late.more.values()))
@@ -306,7 +306,7 @@ def _notes(found: Observation) -> Iterator[Problem]:
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
     if others := redis.dead_letters - len(redis.bad_access) - len(redis.newest_bad):
-        yield problem.DeadLetters(others)
+        yield problem.DeadLetters(others, redis.unjudged)
     for writer in redis.silent(found.at):
         role = writer.heartbeat.role
         # If no projector is alive, that problem says which ones there were. A rebuild whose generation is gone is over.

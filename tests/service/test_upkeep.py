@@ -18,9 +18,11 @@ from devstack.apache_kafka import ApacheKafka, Login
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
+from operate.verify import compare
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.health.observe import observe
+from projector.health.problems import problems
 from projector.ledger import copies, history
 from projector.ledger.history import Act
 from projector.ledger.ledger import Sessions
@@ -29,11 +31,12 @@ from projector.line.apply import apply
 from projector.line.line import without_deleted
 from projector.record import Record
 from projector.redis.scripts import expire_lock
-from projector.redis.store import Store
+from projector.redis.store import SLICE, Store
 from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs, passes, reapply
 from projector.upkeep.duty import Duty
 from projector.upkeep.keeper import Keeper
+from projector.words import say
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings, load
@@ -390,6 +393,34 @@ async def test_very_many_dead_letters_are_looked_through_less_often(alone: Proje
     assert scans <= 2 * 2 * len(others) / 1_000
     await of_access.look(len(others))
     assert calls_of(alone.client, "hscan") == scans
+
+
+async def test_dead_letters_that_were_not_looked_at_are_unknown_and_not_none(alone: Projection) -> None:
+    """The newest record of each entity is bad, or was: too many to look at all of them again and again."""
+    count = dead_letters.MOST_TO_JUDGE + 1
+    kind = alone.settings.topic_prefix + resources.LEAD.topic
+    await dead_letters.park(
+        alone.store,
+        [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(it)}", it, topic=kind) for it in range(count + 5 * SLICE)],
+    )
+    control.write(alone.client)
+    found = await observe(alone.store, alone.settings)
+    assert found.redis
+    assert len(found.redis.newest_bad) + found.redis.unjudged == count + 5 * SLICE
+    assert found.redis.unjudged > 0
+    said = [str(say(it)) for it in problems(found)]
+    not_known = f"{found.redis.unjudged:,}"
+    assert any(f"; of {not_known} more dead letters this is not known" in text for text in said), said
+    assert any(f"; of {not_known} it is not known whether readers see an older state" in text for text in said), said
+
+
+async def test_that_some_differences_were_looked_at_once_is_said(alone: Projection) -> None:
+    for id_ in (crm.LEAD, crm.OTHER_LEAD):
+        await apply(alone.store, [intent_of(crm.lead(id=id_).record())], ids(1))
+    said = "1 of those that differ were looked at once: they may have been changing"
+    for most, notes in ((2, []), (1, [said])):
+        found = await compare.compare(alone.store, generation(1), generation(2), most=most)
+        assert (found.missing, found.notes) == (2, notes)
 
 
 OTHER_KEYS = 5_000

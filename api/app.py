@@ -94,7 +94,7 @@ class Endpoint:
         # On the way in this is ASGI, on the way back it is not: the whole response is one message, which only the Edge
         # can send. Starlette passes it on, and looks at its type alone.
         await send({"type": "http.response.start", "request": request, "response": response})
-        status, seconds = response.status, perf_counter() - started
+        status, seconds = response.status, perf_counter() - started - request.waited
         self._counters.count(status, seconds)
         if request.caller is not None:
             self._worker.usage.count(request.caller, status, started)

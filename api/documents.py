@@ -14,6 +14,9 @@
 Before row 5, Redis has to answer, and to hold the whole projection: otherwise 503 service_unavailable.
 """
 
+import asyncio
+from contextlib import suppress
+
 from api import limits
 from api.errors import (
     AccessDisabled,
@@ -22,7 +25,7 @@ from api.errors import (
     InvalidId,
     NoSuchRecord,
 )
-from api.redis.store import Reply
+from api.redis.store import NO_ETAG, Reply
 from api.request import (
     JSON,
     Credentials,
@@ -33,12 +36,14 @@ from api.request import (
     etag_of,
     etags_to_match,
     is_uuid,
+    wait_of,
 )
+from api.waiting import Waiter
 from api.worker import Worker
 from runtime.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
-from schemas.layouts import JSON_START, LARGE
+from schemas.layouts import ETAG, JSON_START, LARGE
 from schemas.resources import Resource
 
 _UNTRIED = b"?"
@@ -57,8 +62,22 @@ class Documents:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):  # row 2
             return answer_other_method(request)
+        if (
+            b"prefer" in request.headers
+            and request.method == "GET"
+            and (seconds := wait_of(request.headers[b"prefer"]))
+        ):
+            return await self._read_or_wait(worker, request, seconds)
+        return self._response(await self._reply(worker, request))  # rows 5 to 10
+
+    async def _reply(self, worker: Worker, request: Request, *, paid_by: Credentials | None = None) -> Reply:
+        """Returns the reply of Redis to a request. One that is `paid_by` this caller already is not charged."""
         try:
-            caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
+            if paid_by is None:
+                caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
+            else:
+                caller, queue = paid_by, paid_by.organization_tag
+                reply = await worker.store.serve(caller, self._resource, request.last_segment, (), queue, free=True)
             if not reply.charged:  # Redis refused to write the charge: the local limiter decides about the request
                 worker.counters.limiter_failures += 1
                 reply = worker.limiter.charge(caller, reply)
@@ -69,7 +88,35 @@ class Documents:
         except Unavailable as error:
             worker.counters.redis_errors[error.kind] += 1
             raise
-        return self._response(reply)  # rows 5 to 10
+        return reply
+
+    async def _read_or_wait(self, worker: Worker, request: Request, seconds: int) -> Response:
+        """Answer a GET as soon as the record differs from the ETags of the request; without any, as soon as there is a
+        record; at the latest after these seconds.
+        """
+        loop, is_applied, paid_by = asyncio.get_running_loop(), True, None
+        tags = request.headers.get(b"if-none-match")
+        until = loop.time() + seconds
+        while True:
+            reply = await self._reply(worker, request, paid_by=paid_by)
+            caller = request.caller
+            is_awaited = reply.status == (404 if tags is None else 304)
+            if caller is None or not is_awaited or request.waits_no_longer or loop.time() >= until:
+                break
+            waiter = Waiter(caller, self._resource, request.last_segment, reply.value[ETAG] or NO_ETAG)
+            with worker.waiting.place(waiter) as is_admitted:
+                if not is_admitted:
+                    is_applied = False
+                    break
+                paid_by = caller if tags is None else None  # 304 is free, and 404 is charged once
+                request.waits, began_at = waiter.over, loop.time()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await waiter.over.wait()
+                request.waits = None
+                request.waited += loop.time() - began_at
+        applied = b"preference-applied: wait=%d\r\n" % seconds if is_applied else b""
+        return self._response(reply, applied)
 
     async def _serve(self, worker: Worker, request: Request) -> tuple[Credentials, Reply]:
         """Call Redis for a key that was valid lately, or try a key out: admit it, serve the request, settle it."""
@@ -94,7 +141,7 @@ class Documents:
                 worker.keys.settle(authorization, caller, trial, accepted)
         return caller, reply
 
-    def _response(self, reply: Reply) -> Response:
+    def _response(self, reply: Reply, applied: bytes = b"") -> Response:
         status = reply.status
         if status == 401:
             raise InvalidApiKey("the key is unknown, revoked or expired")
@@ -106,11 +153,11 @@ class Documents:
         if status == 400:
             raise InvalidId(headers=limit_headers)
         if status == 404:
-            raise NoSuchRecord(headers=limit_headers + reply.as_of)
+            raise NoSuchRecord(headers=limit_headers + reply.as_of + applied)
         etag = etag_of(reply.value)
         if status == 304:
-            return Response(304, _ABOUT_DOCUMENT % (etag, limit_headers, reply.as_of))
-        head = _JSON_DOCUMENT % (etag, limit_headers, reply.as_of)
+            return Response(304, _ABOUT_DOCUMENT % (etag, limit_headers, reply.as_of + applied))
+        head = _JSON_DOCUMENT % (etag, limit_headers, reply.as_of + applied)
         json = reply.value[self._body_offset :]
         if json[:1] == JSON_START:
             return Response(200, head, json, reply.rest)

@@ -7,7 +7,7 @@ that begins its first chunk is read, because proxies make an empty body in chunk
 
 Of pipelined requests, one is parsed and answered at a time. The rest stays unparsed, and nothing more is read from the
 socket meanwhile. The next one begins once the former response is in the kernel's send buffer: a connection holds one
-response at most (`Unread`).
+response at most (`UnreadResponses`).
 
 A refusal ends the connection, and so does the response to a request that wants no other one: the server's side is
 closed, and what still arrives is discarded for a moment. Closing at once would reset the connection, and the client
@@ -58,7 +58,7 @@ _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
 _USED_HEADERS = frozenset(
     b"access-control-request-headers access-control-request-method authorization content-length expect host "
-    b"if-none-match origin transfer-encoding x-forwarded-for x-request-id".split()
+    b"if-none-match origin prefer transfer-encoding x-forwarded-for x-request-id".split()
 )
 _END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
@@ -75,7 +75,7 @@ _UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[
 logger = logging.getLogger(__name__)
 
 
-class Unread:
+class UnreadResponses:
     """The responses that wait in this worker until their clients read on.
 
     If there are too many bytes, the connection whose response has waited longest is closed, among those of the
@@ -141,7 +141,7 @@ class Edge(asyncio.Protocol):
     """One client connection."""
 
     max_connections: ClassVar[int] = MAX_CONNECTIONS
-    unread: ClassVar[Unread] = Unread()
+    unread: ClassVar[UnreadResponses] = UnreadResponses()
     """The connections of this worker whose clients have not taken their responses."""
     head_seconds: ClassVar[float] = 10.0
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
@@ -208,8 +208,16 @@ class Edge(asyncio.Protocol):
             self._timer.cancel()  # then nothing refers to this connection, so it is freed without a garbage collection
         self.unread.remove(self)
         self._connections.discard(self)
+        self._stop_waiting()
         self._received = b""
         self._parser = None  # type: ignore[assignment]  # the two refer to each other
+
+    def _stop_waiting(self) -> None:
+        """Let the present request wait no longer for a change of its record."""
+        if self._request is not None:
+            self._request.waits_no_longer = True
+            if self._request.waits is not None:
+                self._request.waits.set()
 
     def _make_room(self) -> None:
         """Close a tenth of the connections: those that have waited longest for their clients.
@@ -257,6 +265,7 @@ class Edge(asyncio.Protocol):
             self._transport.close()
         else:
             self._keep_alive = False
+            self._stop_waiting()
 
     def data_received(self, data: bytes) -> None:
         if self._received:  # reading is paused, but this had been received already
@@ -439,6 +448,7 @@ class Edge(asyncio.Protocol):
         self._organization = caller.organization if caller is not None and response.status == 200 else b""
         if self._transport.is_closing():
             return
+        self._keep_alive &= not self._worker.draining
         self._write(request, response, close=not self._keep_alive)
         if self._transport.is_closing():  # `unread` has chosen this connection
             return
@@ -502,6 +512,7 @@ class Edge(asyncio.Protocol):
         """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
         if self._request is not None:
             self._keep_alive = False
+            self._stop_waiting()  # the connection may be closed: who has closed only its half gets an answer now
         elif self._in_kernel():
             self._close_gently()
         else:

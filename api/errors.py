@@ -23,14 +23,14 @@ ApiError
 from typing import ClassVar
 
 from runtime.redis import errors as redis
-from schemas.problems import PROBLEMS, Policy
+from schemas.error_body import PROBLEMS, Policy
 
 _PROBLEMS = {problem.code: problem for problem in PROBLEMS}
 _INTERNAL = _PROBLEMS["internal_error"]
 
 
 class ApiError(Exception):
-    """Base of all errors that are reported to a caller. `schemas.problems` has status and message of each code."""
+    """Base of all errors that are reported to a caller. `schemas.error_body` has status and message of each code."""
 
     code: ClassVar[str] = _INTERNAL.code
     status: ClassVar[int] = _INTERNAL.status

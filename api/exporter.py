@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from api.metrics import Counters, read_snapshots
 from runtime.instruments import family, histogram_family, new_registry
-from runtime.metrics_port import Health, MetricsServer
+from runtime.metrics_port import HealthAnswer, MetricsServer
 from runtime.redis.errors import ErrorKind
 from schemas import metrics
 
@@ -42,6 +42,7 @@ class WorkersCollector(Collector):
         yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))
         yield family(metrics.LIMITER_REFUSALS, sum(worker.limiter_refusals for worker in workers))
         yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
+        yield family(metrics.WAITING, sum(worker.waiting for worker in workers))
         yield family(metrics.GENERATION, max((worker.generation for worker in workers), default=0))
         yield family(metrics.READY_WORKERS, sum(worker.ready for worker in workers))
         reported = Counter(name for worker in workers for name in worker.problems)
@@ -50,7 +51,7 @@ class WorkersCollector(Collector):
         yield family(metrics.PROJECTORS, max(known, default=_NAN))
         yield family(metrics.SERVED_AGE, _served_age(workers))
 
-    def health(self) -> Health:
+    def health(self) -> HealthAnswer:
         """Whether at least one worker is ready, and none reports a problem. Why one is not ready is known to the
         workers: `/readyz` on their port.
         """
@@ -59,8 +60,8 @@ class WorkersCollector(Collector):
         if not any(worker.ready for worker in workers):
             problems.insert(0, "no worker is ready to serve: Redis cannot be reached, or holds no complete projection")
         if problems:
-            return Health(False, {"status": "unhealthy", "problems": problems})
-        return Health(True, {"status": "ok"})
+            return HealthAnswer(False, {"status": "unhealthy", "problems": problems})
+        return HealthAnswer(True, {"status": "ok"})
 
 
 def serve_metrics(host: str, port: int, snapshots: Path) -> MetricsServer:

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from api.errors import RateLimitExceeded, TooManyGuesses
 from api.redis.store import Reply
 from api.request import Credentials
+from schemas.error_body import Policy
 from schemas.gcra import Bucket, bucket, interval
-from schemas.problems import Policy
 from schemas.settings import Limit
 
 MAX_BUCKETS = 8192

@@ -54,8 +54,8 @@ class RouteCounters(Struct):
 
 
 class Counters(Struct):
-    """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot, and
-    `projectors`, `measured_at`, `complete_until` and `problems` by `read_heartbeats`.
+    """Everything that one worker counts. The gauges (`in_flight`, `waiting`, `generation`, `ready`) are set by each
+    snapshot, and `projectors`, `measured_at`, `complete_until` and `problems` by `read_heartbeats`.
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
@@ -65,6 +65,7 @@ class Counters(Struct):
     limiter_refusals: int = 0
     """Those of them that the local limiter refused."""
     in_flight: int = 0
+    waiting: int = 0
     generation: int = 0
     ready: bool = False
     projectors: int | None = None
@@ -79,11 +80,14 @@ class Counters(Struct):
         return self.routes.setdefault(name, RouteCounters())
 
 
-async def report_counters(directory: Path, counters: Counters, servers: Servers, serving: Serving) -> None:
+async def report_counters(
+    directory: Path, counters: Counters, servers: Servers, serving: Serving, waiting: Callable[[], int]
+) -> None:
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
         while True:
             counters.in_flight = sum(link.in_flight for link in servers.links)
+            counters.waiting = waiting()
             counters.generation = serving.generation
             counters.ready = serving.ready
             write_snapshot(directory, counters)
@@ -111,7 +115,8 @@ def read_snapshots(directory: Path) -> list[Counters]:
 def _read(path: Path) -> Counters:
     counters = msgspec.json.decode(path.read_bytes(), type=Counters)
     if abs(time.time() - path.stat().st_mtime) > STALE_SECONDS:  # one from later than now: the clock was set back
-        counters.in_flight, counters.generation, counters.ready, counters.projectors = 0, 0, False, None
+        counters.in_flight, counters.waiting, counters.generation = 0, 0, 0
+        counters.ready, counters.projectors = False, None
         counters.problems = []
     return counters
 

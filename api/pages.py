@@ -8,7 +8,7 @@ import xxhash
 from api.errors import NoSuchPath, Unavailable
 from api.request import JSON, NO_STORE, Request, Response, answer_other_method, is_preflight, opaque_tags
 from api.worker import Handler, Worker
-from schemas.problems import Health
+from schemas.error_body import Health
 
 _HEALTH = Response(200, JSON + NO_STORE, msgspec.json.encode(Health()))
 

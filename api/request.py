@@ -2,9 +2,10 @@
 
 Headers of a response are the lines that are sent, each with its line end. All of them are constants, numbers, or values
 that were validated when they came in, so nobody has to search them for forbidden characters. The bodies of errors are
-in `schemas/problems.py`.
+in `schemas/error_body.py`.
 """
 
+import asyncio
 import random
 import re
 from binascii import hexlify
@@ -17,9 +18,9 @@ from msgspec import UNSET, Struct
 
 from api.errors import ApiError, InternalError, InvalidApiKey, MethodNotAllowed, MissingApiKey, RateLimitExceeded
 from schemas import api_keys, names
+from schemas.error_body import ErrorBody, RateLimitError, RetryableError
 from schemas.fields import UUID_PATTERN
 from schemas.layouts import ETAG
-from schemas.problems import ErrorBody, RateLimitError, RetryableError
 from schemas.settings import Network
 
 REPEATED = b"\n"
@@ -42,8 +43,8 @@ _IPV6_NETWORK_BYTES = 8
 _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _CORS = (
     b"access-control-allow-origin: *\r\n"
-    b"access-control-expose-headers: Data-As-Of, ETag, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, "
-    b"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id\r\n"
+    b"access-control-expose-headers: Data-As-Of, ETag, Preference-Applied, RateLimit, RateLimit-Policy, Retry-After, "
+    b"WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id\r\n"
 )
 
 
@@ -106,6 +107,12 @@ class Request(Struct):
     """The names of the Redis keys that belong to the API key, as soon as its form is known to be right."""
     error: BaseException | None = None
     """Why the response is an error."""
+    waits: asyncio.Event | None = None
+    """While it waits for a change of its record: what ends this wait."""
+    waits_no_longer: bool = False
+    """Whether it has to be answered now: its connection is about to end."""
+    waited: float = 0.0
+    """The seconds that it has waited for a change."""
 
 
 def request_id(sent: bytes | None) -> bytes:
@@ -160,6 +167,22 @@ def etags_to_match(header: bytes | None) -> tuple[bytes, ...]:
         return (b"*",)
     own = filter(_OWN_ETAG.fullmatch, opaque_tags(header))
     return tuple(bytes.fromhex(etag.decode()) for etag, _ in zip(own, range(MAX_ETAGS), strict=False))
+
+
+_MOST_WAIT_SECONDS = 30
+_MOST_DIGITS = 9
+
+
+def wait_of(prefer: bytes | None) -> int:
+    """Returns how many seconds the header `Prefer` lets a request wait (RFC 7240), at most 30; 0 if it does not, or if
+    that cannot be parsed.
+    """
+    for preference in (prefer or b"").replace(REPEATED, b",").split(b","):
+        name, _, value = preference.partition(b";")[0].partition(b"=")
+        if name.strip(b" \t").lower() == b"wait":  # the first one counts
+            digits = value.strip(b" \t").removeprefix(b'"').removesuffix(b'"')
+            return min(int(digits), _MOST_WAIT_SECONDS) if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
+    return 0
 
 
 class Response(Struct, frozen=True, gc=False):

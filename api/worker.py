@@ -19,6 +19,7 @@ from api.redis.store import Store
 from api.request import Request, Response
 from api.request_log import RequestLog
 from api.usage import Usage
+from api.waiting import Waiting
 from runtime.background import keep, watch_parent
 from schemas.settings import ApiSettings, limit, networks
 
@@ -40,6 +41,7 @@ class Worker:
         self.servers = redis_servers(settings)
         self.serving = Serving(self.servers)
         self.store = Store(settings, self.servers, self.serving)
+        self.waiting = Waiting(self.store)
         self.limiter = LocalLimiter()
         self.keys = KnownKeys(
             self.store,
@@ -70,12 +72,15 @@ class Worker:
         servers, serving, counters = self.servers, self.serving, self.counters
         kept: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "the poll of Redis": serving.poll,
+            "the look after requests that wait": self.waiting.watch,
             "the reading of heartbeats": partial(read_heartbeats, servers, counters),
             "the report of the latency": partial(report_latency, servers, serving, counters),
             "the report of the use of keys": partial(self.usage.report, servers),
         }
         if snapshots is not None:
-            kept["the report of the metrics"] = partial(report_counters, snapshots, counters, servers, serving)
+            kept["the report of the metrics"] = partial(
+                report_counters, snapshots, counters, servers, serving, lambda: self.waiting.total
+            )
         return [servers.run(), watch_parent(), *(keep(what, run) for what, run in kept.items())]
 
     def _drain_at_sigterm(self, seconds: float) -> None:
@@ -93,6 +98,7 @@ class Worker:
                 end(number, frame)
                 return
             self.draining = True
+            loop.call_soon_threadsafe(self.waiting.end)
             loop.call_soon_threadsafe(loop.call_later, seconds, end, number, None)
             logger.info("this worker serves for a last time, then it ends", extra={"seconds": seconds})
 

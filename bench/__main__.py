@@ -11,6 +11,7 @@ from rich.console import Console
 from bench import (
     api,
     cold_start,
+    documents,
     fan_out,
     freshness,
     growth,
@@ -26,7 +27,7 @@ from bench import (
 from bench.benchmark import Benchmark, Lab, MeasurementFailed
 from devstack.child import ServerFailed
 
-_MODULES = (api, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, growth)
+_MODULES = (api, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, documents, growth)
 _BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}
 _DIRECTORY = Path(__file__).parent
 _QUICK_DIRECTORY = _DIRECTORY.parent / "build" / "bench"

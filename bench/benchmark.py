@@ -95,6 +95,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     targets: Sequence[Target] = ()
     needs_kafka: bool = False
     """Whether it needs Apache Kafka, without which nothing is measured."""
+    counts: bool = False
+    """Whether it counts and does not time: what else the machine does changes nothing then."""
     rounds: int = 3
     restarts_each_round: bool = False
     """Whether `prepare` is called for each round, instead of once.

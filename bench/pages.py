@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import api, consumers, memory, projector, rebuild
+from bench import api, consumers, growth, memory, projector, rebuild
+from bench import capacity as example
 from bench.benchmark import LEADVIEW
 from bench.memory import JEMALLOC, OF_1_KB, OF_700_BYTES
 from bench.outcome import Outcome, Results, Verdict, read
@@ -21,11 +22,13 @@ ROOT = Path(__file__).parents[1]
 _MARKED = re.compile(r"(<!-- from bench/results\.json(?:: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 UNKNOWN = "not measured yet"
+_CONSTANT, _IN_PROPORTION = 1.2, (7.5, 12.0)
+"""The ratios of figures that hardly grow, and of those that grow as much as their cause, which is ten times as much."""
 _HEADLINES = (
     ("A full request: one worker, 64 connections", "api", "64 connections", "throughput"),
     ("Its latency, p99", "api", "64 connections", "p99"),
     ("Latency at 10,000 requests a second, p99", "api", "10000 requests/s", "p99"),
-    ("Among a million documents", "growth", "1,000,000 documents", "throughput"),
+    ("Among a million documents", "documents", "1,000,000 documents", "throughput"),
     ("Kafka into Redis, one process", "projector", "new records", "rate"),
     ("Updates of stored leads, one process", "projector", "leads whose contact stays", "rate"),
     ("Updates of contacts that 1 to 5 leads each show", "projector", "contacts whose summary changes", "rate"),
@@ -133,6 +136,34 @@ def capacity(results: Results) -> str:
     return "\n".join(lines)
 
 
+def installation(results: Results) -> str:
+    """The example of `docs/capacity.md`."""
+    lines = [f"| {row.what} | {row.figure} | {row.how} |" for row in example.rows(results)]
+    return "\n".join(["| | | from |", "|---|---|---|", *(lines or [f"| {UNKNOWN} | | |"])])
+
+
+def growths(results: Results) -> str:
+    """The table of `bench/README.md`: what becomes ten times as much, and how much more is counted then."""
+    lines = ["| | ten times as many | counted | before | then | ratio | class |", "|---|---|---|---|---|---|---|"]
+    for each in growth.GROWTHS:
+        outcome = results.benchmarks.get(growth.BENCHMARK.name)
+        if outcome is not None and (ratio := each.ratio(outcome)):
+            medians = (outcome.spread(case, LEADVIEW, each.metric.name) for case in (each.few, each.many))
+            counts = " | ".join(number(spread.median) for spread in medians if spread)
+            what = f"{each.work} | {each.what} | {each.metric.name}"
+            lines.append(f"| {what} | {counts} | {number(ratio)} | {_class(ratio)} |")
+    return "\n".join(lines)
+
+
+def _class(ratio: float) -> str:
+    """How a figure grows that becomes this many times as much when something becomes ten times as much."""
+    if ratio < _CONSTANT:
+        return "constant"
+    if ratio < _IN_PROPORTION[0]:
+        return "less than in proportion"
+    return "in proportion" if ratio <= _IN_PROPORTION[1] else "more than in proportion"
+
+
 def compression(results: Results) -> str:
     """The table of `docs/capacity.md`: what compression saves and costs."""
     lines = ["| | JSON | compressed |", "|---|---|---|"]
@@ -210,8 +241,8 @@ def _cell(outcome: Outcome, case: str, subject: str, metric: str) -> str:
 
 _PAGES: Mapping[str, Mapping[str | None, Callable[[Results], str]]] = {
     "README.md": {None: readme},
-    "bench/README.md": {None: all_figures},
-    "docs/capacity.md": {None: capacity, "compression": compression},
+    "bench/README.md": {None: all_figures, "growth": growths},
+    "docs/capacity.md": {None: capacity, "example": installation, "compression": compression},
 }
 """What stands between two marks, by the name in the first of them."""
 

@@ -180,5 +180,6 @@ BENCHMARK = Benchmark(
         Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
     ),
+    counts=True,
     rounds=1,
 )

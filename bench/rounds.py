@@ -40,7 +40,7 @@ def run(benchmark: Benchmark, lab: Lab, report: Callable[[str], None]) -> Outcom
             measures = _prepared(benchmark, lab, stack)
             for number, case in product(numbers, benchmark.cases):
                 report(f"{benchmark.name}: round {number + 1} of {count}, {case}")
-                measured += _round(lab, measures, number, case)
+                measured += _round(measures, number, case, repeats=not (lab.quick or benchmark.counts))
     subjects = {each.subject for each in measured}
     found = Outcome(
         name=benchmark.name,
@@ -68,12 +68,12 @@ def _prepared(benchmark: Benchmark, lab: Lab, stack: ExitStack) -> Mapping[str, 
     return benchmark.prepare(lab, stack)
 
 
-def _round(lab: Lab, measures: Mapping[str, Measure], number: int, case: str) -> Iterator[Round]:
+def _round(measures: Mapping[str, Measure], number: int, case: str, *, repeats: bool) -> Iterator[Round]:
     """Every second round has the reverse order, so that no subject profits if the machine becomes slower or faster."""
     subjects = list(measures)
     for subject in reversed(subjects) if number % 2 else subjects:
         measure = partial(measures[subject], case)
-        values, foreign = (measure(), 0.0) if lab.quick else _undisturbed(measure)
+        values, foreign = _undisturbed(measure) if repeats else (measure(), 0.0)
         if values:
             yield Round(number + 1, case, subject, dict(values), round(foreign, 3))
 

@@ -17,8 +17,8 @@ from operate.commands.operator import Operator, act_of
 from operate.commands.show import run_show
 from operate.commands.validate import run_validate
 from projector.errors import ProjectorError
-from projector.ledger import history
-from projector.ledger.history import Act
+from projector.ledger import acts
+from projector.ledger.acts import Act
 from projector.redis.store import Store
 from projector.run import run, run_processes
 from runtime.logs import configure
@@ -79,7 +79,7 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings, a
         console = Console(highlight=False, soft_wrap=True, width=width)
         operator = Operator(settings, store, console, json=getattr(arguments, "json", False))
         running = _COMMANDS[arguments.command](arguments, operator)
-        return await (history.noted(store, act, running, lasts=act.verb == "rebuild") if act else running)
+        return await (acts.noted(store, act, running, lasts=act.verb == "rebuild") if act else running)
     finally:
         await store.close()
 

@@ -39,11 +39,11 @@ class _Versioned(msgspec.Struct, frozen=True, gc=False):
     version: int
 
 
-class _Event(msgspec.Struct, frozen=True, gc=False):
+class _VersionedEvent(msgspec.Struct, frozen=True, gc=False):
     data: _Versioned
 
 
-_VERSION, _VERSION_IN_EVENT = msgspec.json.Decoder(_Versioned), msgspec.json.Decoder(_Event)
+_VERSION, _VERSION_IN_EVENT = msgspec.json.Decoder(_Versioned), msgspec.json.Decoder(_VersionedEvent)
 _STRUCTURED: dict[Kind, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(envelopes.changed | envelopes.deleted) for kind, envelopes in ENVELOPES.items()
 }

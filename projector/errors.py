@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from schemas import words
 from schemas.faults import Fault
-from schemas.heartbeat import Halted, StandingBy
+from schemas.heartbeat import HaltedLine, StandingByLine
 
 Coordinates = tuple[str, int, int]
 """The topic, partition and offset of a record."""
@@ -53,7 +53,7 @@ class LineStopped(ProjectorError):
     `bad` are the records that counted. The line tries again as soon as any of them is accepted.
     """
 
-    def __init__(self, halt: Halted, bad: Sequence[Coordinates]) -> None:
+    def __init__(self, halt: HaltedLine, bad: Sequence[Coordinates]) -> None:
         super().__init__(halt)
         self.halt = halt
         self.bad = tuple(bad)
@@ -65,7 +65,7 @@ class LineStopped(ProjectorError):
 class Superseded(ProjectorError):
     """A generation that has to be written requires a newer mapping version than this program has."""
 
-    def __init__(self, reason: StandingBy) -> None:
+    def __init__(self, reason: StandingByLine) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -81,7 +81,7 @@ class Denied(Unavailable):
     """Redis or Kafka lets this user not do what a step needs, until somebody grants it."""
 
 
-class OtherCluster(Unavailable):
+class WrongCluster(Unavailable):
     """The brokers belong to another Kafka cluster than the one whose records are applied."""
 
     def __init__(self, known: str, met: str) -> None:

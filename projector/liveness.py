@@ -10,7 +10,7 @@ import time
 from projector.errors import Denied, Unavailable
 from projector.problem import Problem, Reported, of_line
 from schemas import words
-from schemas.heartbeat import Failing, LineTrouble, StandingBy
+from schemas.heartbeat import FailingLine, LineTrouble, StandingByLine
 
 _QUIET_SECONDS = 30.0
 
@@ -47,7 +47,7 @@ class LineHealth:
     def stops(self, trouble: LineTrouble) -> None:
         """A defect has made a step fail, or the line has left its work until `resumes`."""
         self.trouble = trouble
-        if isinstance(trouble, StandingBy):
+        if isinstance(trouble, StandingByLine):
             self.alive()
 
     def resumes(self) -> None:
@@ -57,7 +57,7 @@ class LineHealth:
 
     @property
     def fails(self) -> bool:
-        return isinstance(self.trouble, Failing)
+        return isinstance(self.trouble, FailingLine)
 
     @property
     def state(self) -> str:

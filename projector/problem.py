@@ -24,6 +24,8 @@ def _tag(name: str) -> str:
 
 class _Problem(msgspec.Struct, frozen=True, tag_field="kind", tag=_tag):
     severity: ClassVar[Literal["problem", "note"]] = "problem"
+    parts: ClassVar[tuple[str, ...]] = ()
+    """What does not work because of it: `kafka`, `projectors`, `redis`, `api`. The first one has to be repaired."""
 
     @property
     def kind(self) -> str:
@@ -42,6 +44,7 @@ class _Problem(msgspec.Struct, frozen=True, tag_field="kind", tag=_tag):
 
 
 class OfTopics(_Problem, frozen=True):
+    parts = ("kafka",)
     topics: tuple[str, ...]
 
     @property
@@ -52,6 +55,7 @@ class OfTopics(_Problem, frozen=True):
 class OfLine(_Problem, frozen=True):
     """`programs` are the ids of the projectors that report it; none if it is this program itself."""
 
+    parts = ("projectors",)
     line: str
     programs: tuple[str, ...]
 
@@ -67,12 +71,14 @@ class _Note(_Problem, frozen=True):
 class RedisUnknown(_Problem, frozen=True):
     """Redis cannot be read."""
 
+    parts = ("redis", "projectors", "api")
     reason: str
 
 
 class KafkaUnknown(_Problem, frozen=True):
     """Kafka cannot be read."""
 
+    parts = ("kafka",)
     reason: str
 
 
@@ -182,28 +188,36 @@ class OtherCluster(_Problem, frozen=True):
     accepted: bool
     access: bool
 
+    @property
+    def parts(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("kafka",) if self.accepted else ("kafka", "projectors")
+
 
 class Evicted(_Problem, frozen=True):
     """Redis has deleted keys to free memory. `noticed_at` is RFC 3339."""
 
+    parts = ("redis",)
     noticed_at: str
 
 
 class RedisEvicts(_Problem, frozen=True):
     """Redis deletes documents when its memory is full."""
 
+    parts = ("redis",)
     policies: tuple[str, ...]
 
 
 class RedisFull(_Problem, frozen=True):
     """Redis refuses writes. `used` is the share of maxmemory on the fullest server."""
 
+    parts = ("redis", "projectors")
     used: float
 
 
 class RedisRefusesWrites(_Problem, frozen=True):
     """Redis refuses writes although it is not full. `reason` is what it said."""
 
+    parts = ("redis", "projectors")
     reason: str
 
 
@@ -212,6 +226,7 @@ class ClockDiffers(_Problem, frozen=True):
     the ids of the projectors that report it; none if it is this program itself.
     """
 
+    parts = ("redis",)
     programs: tuple[str, ...]
     clocks: Clocks
 
@@ -219,12 +234,14 @@ class ClockDiffers(_Problem, frozen=True):
 class RedisEmpty(_Problem, frozen=True):
     """`filling`: a projector is alive that fills it."""
 
+    parts = ("redis", "api")
     filling: bool
 
 
 class Incomplete(_Problem, frozen=True):
     """So many shards of `of` do not hold everything of the live generation. `addresses` are known on a cluster."""
 
+    parts = ("redis", "api")
     shards: int
     of: int
     addresses: tuple[str, ...]
@@ -233,12 +250,14 @@ class Incomplete(_Problem, frozen=True):
 class NoProjector(_Problem, frozen=True):
     """No projector is alive. `silent` are the ids of those that have stored no heartbeat for a while."""
 
+    parts = ("projectors",)
     silent: tuple[str, ...]
 
 
 class FewProjectors(_Problem, frozen=True):
     """Fewer projectors are alive than LEADVIEW_EXPECTED_PROJECTORS says."""
 
+    parts = ("projectors",)
     alive: int
     expected: int
 
@@ -248,6 +267,7 @@ class OtherSettings(_Problem, frozen=True):
     that says so, or of most projectors; `alone`: no projector has the value of the program that says so.
     """
 
+    parts = ("projectors",)
     programs: tuple[str, ...]
     setting: Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
     theirs: str
@@ -267,6 +287,7 @@ class Stranger(msgspec.Struct, frozen=True):
 class ForeignMember(_Problem, frozen=True):
     """Others are members of the consumer groups: nobody applies here what is in their partitions."""
 
+    parts = ("projectors",)
     strangers: tuple[Stranger, ...]
 
     @property
@@ -327,6 +348,7 @@ class AccessAsBefore(_Problem, frozen=True):
     such as the status of a key, is as it was before.
     """
 
+    parts = ("api",)
     keys: tuple[str, ...]
 
 
@@ -336,6 +358,7 @@ class DocumentsAsBefore(_Problem, frozen=True):
     and its message key.
     """
 
+    parts = ("api",)
     entities: tuple[str, ...]
     unknown: int = 0
     """So many dead letters were not looked at."""
@@ -348,6 +371,7 @@ class OlderPublished(_Problem, frozen=True):
     others.
     """
 
+    parts = ("kafka",)
     entities: tuple[str, ...]
     reused: int = 0
     more: int = 0
@@ -360,6 +384,7 @@ class Stale(_Problem, frozen=True):
     do.
     """
 
+    parts = ("projectors",)
     records: int
     seconds: float
     hindered: tuple[str, ...] = ()
@@ -477,8 +502,8 @@ def stops(it: Problem) -> Literal["", "line", "all"]:
 def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
     """Returns what is wrong with a line that does not work."""
     kinds: Mapping[str, type[Halted | StandingBy]] = {
-        heartbeat.Halted.state: Halted,
-        heartbeat.StandingBy.state: StandingBy,
+        heartbeat.HaltedLine.state: Halted,
+        heartbeat.StandingByLine.state: StandingBy,
     }
     return kinds.get(trouble.state, Failing)(line, programs, trouble)
 

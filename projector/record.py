@@ -27,7 +27,7 @@ class Partition(NamedTuple):
     partition: int
 
 
-def counted(partitions: Iterable[Partition]) -> dict[str, int]:
+def count_by_topic(partitions: Iterable[Partition]) -> dict[str, int]:
     """Returns how many of these partitions each topic has: there may be too many to name them in a line of a log."""
     return dict(sorted(Counter(topic for topic, _ in partitions).items()))
 

@@ -20,13 +20,15 @@ from msgspec import structs
 
 from projector.errors import ProjectorError, Unavailable
 from projector.health.watch import Watch, metrics_port, watching
-from projector.kafka.accepted import AcceptedRecords
+from projector.kafka.accepted import AcceptedRecords, OffsetTexts, accepted_texts
+from projector.kafka.reader import Source
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
+from projector.line.policy import Policy
 from projector.liveness import WorkHealth
 from projector.mapping import VERSION
 from projector.redis.store import Store
@@ -65,7 +67,9 @@ async def run(settings: ProjectorSettings) -> None:
         async with watching(watch):
             await _wait_for_redis(settings, stop, watch)
             async with writers.writing(settings, "run", watch.condition) as writing:
-                lines += _lines(settings, writing)
+                access = Source(settings, ACCESS_KINDS, f"{settings.group_id}.access")
+                documents = Source(settings, RESOURCES, settings.group_id)
+                lines += lines_of(settings, writing, access, documents, accepted_texts(settings))
                 await _work(settings, writing, lines, watch.jobs, stop)
     logger.info("projector stopped")
 
@@ -90,13 +94,31 @@ async def _work(
             task.cancel()  # a job, perhaps a long one, stays stored: another projector continues it
 
 
-def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
-    store, sessions = writing.store, writing.sessions
-    access = Ledger(store, sessions, documents=False)
-    pacer = Pacer.of_live_line(store, settings)
+def lines_of(
+    settings: ProjectorSettings, writing: Writing, access: Source, documents: Source, accepted: OffsetTexts
+) -> list[Line]:
+    """Returns the line of access and that of documents, which read from these sources. `accepted` has what operators
+    have accepted.
+    """
+    store, sessions, policy = writing.store, writing.sessions, Policy.of(settings)
     return [
-        Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
-        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), pacer),
+        Line(
+            "access",
+            access,
+            AcceptedRecords(settings, store, accepted),
+            store,
+            Ledger(store, sessions, documents=False),
+            policy,
+        ),
+        Line(
+            "documents",
+            documents,
+            AcceptedRecords(settings, store, accepted),
+            store,
+            Ledger(store, sessions),
+            policy,
+            Pacer.of_live_line(store, settings),
+        ),
     ]
 
 

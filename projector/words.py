@@ -9,7 +9,7 @@ from projector import problem
 from projector.problem import Problem, stops
 from schemas import words
 from schemas.control import LAYOUT
-from schemas.heartbeat import Halted, LineTrouble
+from schemas.heartbeat import HaltedLine, LineTrouble
 from schemas.resources import RESOURCES
 
 
@@ -52,51 +52,79 @@ def headline(problems: Sequence[Said]) -> str:
 def say(about: Problem) -> Said:
     """Returns a problem in words."""
     what, advice, page, *more = _words(about)
-    return Said(what, advice, page, _where(about), stops(about), *more)
+    return Said(what, advice, page, about.parts, stops(about), *more)
 
 
-def _where(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each part
-    match about:
-        case problem.OtherCluster(accepted=False):
-            return "kafka", "projectors"
-        case problem.KafkaUnknown() | problem.OfTopics() | problem.OlderPublished() | problem.OtherCluster():
-            return ("kafka",)
-        case problem.RedisUnknown():
-            return "redis", "projectors", "api"
-        case problem.RedisEmpty() | problem.Incomplete():
-            return "redis", "api"
-        case problem.AccessAsBefore() | problem.DocumentsAsBefore():
-            return ("api",)
-        case problem.RedisFull() | problem.RedisRefusesWrites():
-            return "redis", "projectors"
-        case problem.RedisEvicts() | problem.Evicted() | problem.ClockDiffers():
-            return ("redis",)
-        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors():
-            return ("projectors",)
-        case problem.OtherSettings() | problem.ForeignMember() | problem.Stale():
-            return ("projectors",)
-        case (
-            problem.DeadLetters()
-            | problem.OtherLayout()
-            | problem.GenerationUnfilled()
-            | problem.GenerationUnwritten()
-            | problem.RebuildDue()
-            | problem.Silent()
-            | problem.Misplaced()
-            | problem.RedisNearlyFull()
-        ):
-            return ()
-        case _:
-            assert_never(about)
+_OfKafka = (
+    problem.KafkaUnknown
+    | problem.TopicMissing
+    | problem.TopicUnserved
+    | problem.TopicNotCompacted
+    | problem.OtherCluster
+)
+_OfRecords = (
+    problem.TopicRecreated
+    | problem.TopicTruncated
+    | problem.OpenTransaction
+    | problem.RecordsMissed
+    | problem.DeletesMissed
+    | problem.PartitionsRaised
+    | problem.OlderPublished
+    | problem.Misplaced
+)
+_OfBadRecords = problem.AccessAsBefore | problem.DocumentsAsBefore | problem.DeadLetters
+_OfRedis = (
+    problem.RedisUnknown
+    | problem.Evicted
+    | problem.RedisEvicts
+    | problem.RedisFull
+    | problem.RedisRefusesWrites
+    | problem.ClockDiffers
+    | problem.RedisNearlyFull
+    | problem.OtherLayout
+    | problem.RedisEmpty
+    | problem.Incomplete
+)
+_OfLine = (
+    problem.Halted
+    | problem.Failing
+    | problem.StandingBy
+    | problem.NotAdvancing
+    | problem.NoPartitions
+    | problem.Reported
+)
+_OfProjectors = (
+    problem.NoProjector
+    | problem.FewProjectors
+    | problem.OtherSettings
+    | problem.ForeignMember
+    | problem.Stale
+    | problem.Silent
+)
+_OfGenerations = problem.RebuildDue | problem.GenerationUnfilled | problem.GenerationUnwritten
 
 
-def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each kind
+def _words(about: Problem) -> tuple[str, ...]:
     """Returns what is wrong, what to do, the page that says more, and perhaps a detail and a command to paste."""
     page = f"runbook.md#{about.label}"
+    if isinstance(about, _OfKafka):
+        return _of_kafka(about, page)
+    if isinstance(about, _OfRecords):
+        return _of_records(about, page)
+    if isinstance(about, _OfBadRecords):
+        return _of_bad_records(about)
+    if isinstance(about, _OfRedis):
+        return _of_redis(about, page)
+    if isinstance(about, _OfLine):
+        return _of_line(about, page)
+    if isinstance(about, _OfProjectors):
+        return _of_projectors(about, page)
+    return _of_generations(about)
+
+
+def _of_kafka(about: _OfKafka, page: str) -> tuple[str, ...]:
+    """Returns what `_words` returns about the brokers and the topics."""
     match about:
-        case problem.RedisUnknown(reason):
-            advice = "Correct LEADVIEW_REDIS_URL or the user, or repair Redis; `doctor` finds out more"
-            return "Redis cannot be read", f"{reason.rstrip('.')}. {advice}", page
         case problem.KafkaUnknown(reason):
             return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
         case problem.TopicMissing(topics, allowed=False):
@@ -121,6 +149,24 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             named = _topics([f"{topic} ({policy})" for topic, policy in zip(topics, policies, strict=True)])
             state = "compacted, but its old records are deleted as well" if compacted else "not compacted"
             return f"{named}: {state}", "records that are still needed would vanish: set cleanup.policy=compact", page
+        case problem.OtherCluster(known, met, accepted=False):
+            what = f"another Kafka cluster answers: its id is {met}, and what is served comes from {known}"
+            advice = (
+                "nothing of it is applied. Correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, and everything continues by "
+                f"itself; or, if this cluster replaces the former one, run `rebuild --accept-cluster {met}`"
+            )
+            return what, advice, page
+        case problem.OtherCluster(known, met, access=access):
+            what = f"the Kafka cluster {met} has replaced {known}, so what is served may be what it does not have"
+            both = "; `verify --access` does the same for organizations and API keys" if access else ""
+            return what, _publish_again(access=False) + both, page
+        case _:
+            assert_never(about)
+
+
+def _of_records(about: _OfRecords, page: str) -> tuple[str, ...]:
+    """Returns what `_words` returns about the records that Kafka has, or no longer has."""
+    match about:
         case problem.TopicRecreated(topics, noticed_at, former_id, topic_id, access):
             lost = isinstance(about, problem.TopicTruncated)
             happened = "has lost records that were applied" if lost else "was deleted and created again"
@@ -144,17 +190,63 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             advice = "delete by events, or publish the null values to the former partitions as well; then run"
             verify = f"`verify{' --access' if access else ''}`, which ends this problem if nothing differs"
             return what, f"{advice} {verify}", page, f"Noticed at {noticed_at}."
-        case problem.OtherCluster(known, met, accepted=False):
-            what = f"another Kafka cluster answers: its id is {met}, and what is served comes from {known}"
+        case problem.OlderPublished(entities, reused, more):
             advice = (
-                "nothing of it is applied. Correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, and everything continues by "
-                f"itself; or, if this cluster replaces the former one, run `rebuild --accept-cluster {met}`"
+                "Kafka keeps the last record alone, so after a rebuild, or if Redis is emptied, it is served, also if "
+                "what it shows was deleted or revoked. Let the core product publish the entity again with a higher "
+                "version, which ends this problem"
             )
-            return what, advice, page
-        case problem.OtherCluster(known, met, access=access):
-            what = f"the Kafka cluster {met} has replaced {known}, so what is served may be what it does not have"
-            both = "; `verify --access` does the same for organizations and API keys" if access else ""
-            return what, _publish_again(access=False) + both, page
+            older, twice = "an older version was published behind a newer one", "one version was published twice"
+            happened = f"{older}, or {twice}" if reused else older
+            if reused and reused == len(entities) and not more:
+                happened = f"{twice}, with different content"
+            what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
+            return what, advice, "runbook.md#leadviewolderpublished"
+        case problem.Misplaced(topics):
+            return (
+                f"{', '.join(topics)}: records are in other partitions than murmur2 gives for their message keys",
+                "set the partitioner of their producer, so that an entity has all its records in one partition",
+                "events.md#topics-and-message-keys",
+            )
+        case _:
+            assert_never(about)
+
+
+def _of_bad_records(about: _OfBadRecords) -> tuple[str, ...]:
+    """Returns what `_words` returns about bad records."""
+    match about:
+        case problem.AccessAsBefore(keys):
+            named = some([_named(key) for key in keys])
+            return (
+                f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
+                "`dead-letters list` says why; let the core product publish them again",
+                "runbook.md#leadviewaccessrecordsparked",
+            )
+        case problem.DocumentsAsBefore(entities, unknown):
+            advice = (
+                "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
+                "`dead-letters list` says why; let the core product publish it again with a higher version"
+            )
+            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
+            what += f"; of {unknown:,} more dead letters this is not known" if unknown else ""
+            return what, advice, "runbook.md#leadviewdocumentsasbefore"
+        case problem.DeadLetters(count, unknown):
+            not_known = f"; of {unknown:,} it is not known whether readers see an older state" if unknown else ""
+            return (
+                f"dead letters: {count:,}{not_known}",
+                "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
+                "dead-letters.md",
+            )
+        case _:
+            assert_never(about)
+
+
+def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:  # noqa: C901 - a case for each kind
+    """Returns what `_words` returns about Redis."""
+    match about:
+        case problem.RedisUnknown(reason):
+            advice = "Correct LEADVIEW_REDIS_URL or the user, or repair Redis; `doctor` finds out more"
+            return "Redis cannot be read", f"{reason.rstrip('.')}. {advice}", page
         case problem.Evicted(noticed_at):
             what = "Redis has evicted keys, so documents and API keys may be missing"
             advice = f"set its maxmemory-policy to noeviction; {_COMPARED}"
@@ -185,6 +277,18 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 "API keys expire by the clock of Redis, and Data-As-Of is not known meanwhile. Let NTP set both clocks",
                 page,
             )
+        case problem.RedisNearlyFull(used):
+            return (
+                f"the memory of Redis is {used:.0%} used",
+                "raise its maxmemory (docs/capacity.md)",
+                "runbook.md#leadviewredismemory",
+            )
+        case problem.OtherLayout(layout):
+            return (
+                f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory",
+                "if no program uses it any more, remove it",
+                "upgrading.md#remove-what-another-layout-left",
+            )
         case problem.RedisEmpty(filling):
             advice = (
                 "a projector fills it from the topics, and the API answers 503 until then"
@@ -204,6 +308,53 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             for_whom = "all organizations" if shards == of else "the organizations there, and no others"
             what = ", ".join(filter(None, (f"not complete: {parts} (shards) of Redis", some(addresses))))
             return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
+        case _:
+            assert_never(about)
+
+
+def _of_line(about: _OfLine, page: str) -> tuple[str, ...]:
+    """Returns what `_words` returns about a line."""
+    match about:
+        case problem.Halted(line, _, trouble):
+            text, *more = _halted(trouble)
+            return (
+                f"line {line} is stopped: {text}",
+                "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
+                "dead-letters.md#a-halted-line",
+                *more,
+            )
+        case problem.Failing(line, programs, trouble):
+            return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
+        case problem.StandingBy(line, programs, trouble):
+            on = f" on {some(programs)}" if programs else ""
+            return (
+                f"line {line} is standing by: {words.trouble(trouble)}",
+                f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)",
+                "runbook.md#leadviewstandingby",
+            )
+        case problem.NotAdvancing(line, programs, records, seconds, partitions):
+            where = some(partitions)
+            return (
+                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({where})",
+                _log(programs),
+                page,
+            )
+        case problem.NoPartitions(line, _, partitions, spare):
+            own = ". This line has none" if spare else ""
+            return (
+                f"{line}: {partitions} partitions belong to no projector{own}",
+                "check that every projector may join the consumer group, and that none stands by",
+                page,
+            )
+        case problem.Reported(_, programs, label, text, seconds):
+            return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case _:
+            assert_never(about)
+
+
+def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
+    """Returns what `_words` returns about the projectors."""
+    match about:
         case problem.NoProjector(silent):
             start = f"start one with `{words.as_called('run')}`"
             if silent:  # beside one that stands still, a new one would only hide it
@@ -234,65 +385,6 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             )
             what = "not a projector of this installation, and a member of its consumer group"
             return f"{what}: {_strangers(strangers)}", advice, page
-        case problem.Halted(line, _, trouble):
-            text, *more = _halted(trouble)
-            return (
-                f"line {line} is stopped: {text}",
-                "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
-                "dead-letters.md#a-halted-line",
-                *more,
-            )
-        case problem.Failing(line, programs, trouble):
-            return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
-        case problem.StandingBy(line, programs, trouble):
-            on = f" on {some(programs)}" if programs else ""
-            return (
-                f"line {line} is standing by: {words.trouble(trouble)}",
-                f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)",
-                "runbook.md#leadviewstandingby",
-            )
-        case problem.NotAdvancing(line, programs, records, seconds, partitions):
-            return (
-                f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({some(partitions)})",
-                _log(programs),
-                page,
-            )
-        case problem.NoPartitions(line, _, partitions, spare):
-            own = ". This line has none" if spare else ""
-            return (
-                f"{line}: {partitions} partitions belong to no projector{own}",
-                "check that every projector may join the consumer group, and that none stands by",
-                page,
-            )
-        case problem.Reported(_, programs, label, text, seconds):
-            return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
-        case problem.AccessAsBefore(keys):
-            named = some([_named(key) for key in keys])
-            return (
-                f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
-                "`dead-letters list` says why; let the core product publish them again",
-                "runbook.md#leadviewaccessrecordsparked",
-            )
-        case problem.DocumentsAsBefore(entities, unknown):
-            advice = (
-                "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
-                "`dead-letters list` says why; let the core product publish it again with a higher version"
-            )
-            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
-            what += f"; of {unknown:,} more dead letters this is not known" if unknown else ""
-            return what, advice, "runbook.md#leadviewdocumentsasbefore"
-        case problem.OlderPublished(entities, reused, more):
-            advice = (
-                "Kafka keeps the last record alone, so after a rebuild, or if Redis is emptied, it is served, also if "
-                "what it shows was deleted or revoked. Let the core product publish the entity again with a higher "
-                "version, which ends this problem"
-            )
-            older, twice = "an older version was published behind a newer one", "one version was published twice"
-            happened = f"{older}, or {twice}" if reused else older
-            if reused and reused == len(entities) and not more:
-                happened = f"{twice}, with different content"
-            what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
-            return what, advice, "runbook.md#leadviewolderpublished"
         case problem.Stale(records, seconds, hindered, enough):
             wait = "record waits" if records == 1 else "records wait"
             if hindered:
@@ -306,6 +398,21 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 advice,
                 "runbook.md#leadviewstale",
             )
+        case problem.Silent(programs, role, seconds):
+            number = len(programs)
+            who = f"{program_of(role)} {some(programs)}"
+            return (
+                f"silent for {seconds:.0f} s: {who if number == 1 else f'{number:,} programs ({who})'}",
+                f"{'it has' if number == 1 else 'each has'} crashed, stands still, or cannot reach Redis",
+                "runbook.md#few_projectors",
+            )
+        case _:
+            assert_never(about)
+
+
+def _of_generations(about: _OfGenerations) -> tuple[str, ...]:
+    """Returns what `_words` returns about generations."""
+    match about:
         case problem.RebuildDue(live, program):
             return (
                 f"rebuild due: this program has mapping version {program}, the live generation {live}",
@@ -323,43 +430,6 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
                 f"generation {number} is not written any more: no projector has mapping version {mapping}",
                 f"deploy that program again before you promote it, or run `drop {number}`",
                 "rebuild.md",
-            )
-        case problem.OtherLayout(layout):
-            return (
-                f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory",
-                "if no program uses it any more, remove it",
-                "upgrading.md#remove-what-another-layout-left",
-            )
-        case problem.DeadLetters(count, unknown):
-            not_known = f"; of {unknown:,} it is not known whether readers see an older state" if unknown else ""
-            return (
-                f"dead letters: {count:,}{not_known}",
-                "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
-                "dead-letters.md",
-            )
-        case problem.Silent((program,), role, seconds):
-            return (
-                f"silent for {seconds:.0f} s: {program_of(role)} {program}",
-                "it has crashed, stands still, or cannot reach Redis",
-                "runbook.md#few_projectors",
-            )
-        case problem.Silent(programs, role, seconds):
-            return (
-                f"silent for up to {seconds:.0f} s: {len(programs):,} programs ({program_of(role)} {some(programs)})",
-                "they have crashed, stand still, or cannot reach Redis",
-                "runbook.md#few_projectors",
-            )
-        case problem.Misplaced(topics):
-            return (
-                f"{', '.join(topics)}: records are in other partitions than murmur2 gives for their message keys",
-                "set the partitioner of their producer, so that an entity has all its records in one partition",
-                "events.md#topics-and-message-keys",
-            )
-        case problem.RedisNearlyFull(used):
-            return (
-                f"the memory of Redis is {used:.0%} used",
-                "raise its maxmemory (docs/capacity.md)",
-                "runbook.md#leadviewredismemory",
             )
         case _:
             assert_never(about)
@@ -407,7 +477,7 @@ _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 
 def _halted(trouble: LineTrouble) -> tuple[str, ...]:
     """Returns how many bad records there are; then which was the last one, and the command that accepts them."""
-    if not isinstance(trouble, Halted):
+    if not isinstance(trouble, HaltedLine):
         return (words.trouble(trouble),)
     detail = f"The last one is {words.last(trouble)}."
     if not trouble.ranges:

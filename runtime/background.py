@@ -1,10 +1,13 @@
-"""Tasks beside the work of a process, which must not end because one of them fails."""
+"""Work in the background of a process: tasks that must not end because one of them fails, and single calls."""
 
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from multiprocessing import parent_process
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 _PAUSE_SECONDS = 1.0
 
@@ -40,3 +43,36 @@ async def watch_parent() -> None:
         loop.remove_reader(parent.sentinel)
     logger.error("the main process is gone: this process stops")
     signal.raise_signal(signal.SIGTERM)
+
+
+class BackgroundCall(Generic[T]):
+    """Runs one call in the background, so that nothing else waits for it. At most one is under way.
+
+    `cancel` must be called before what the call needs is closed.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._working: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Begin, unless it is under way."""
+        self._working = self._working or asyncio.create_task(self._work())
+
+    def take_answer(self) -> T | None:
+        """Returns what the work has returned, once; None if there is nothing yet. Raises what the work has raised."""
+        if self._working is None or not self._working.done():
+            return None
+        ended, self._working = self._working, None
+        return ended.result()
+
+    async def ended(self) -> None:
+        """Wait until it is not under way."""
+        if self._working:
+            await asyncio.wait([self._working])
+
+    async def cancel(self) -> None:
+        """Cancel it if it is under way."""
+        if self._working:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)

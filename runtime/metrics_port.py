@@ -26,16 +26,16 @@ _OPTIONS = "LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT"
 logger = logging.getLogger(__name__)
 
 
-class Health(NamedTuple):
+class HealthAnswer(NamedTuple):
     """The answer to `/livez` or `/healthz`: 200 or 503, with `body` as JSON."""
 
     healthy: bool
     body: object
 
 
-def responds() -> Health:
+def responds() -> HealthAnswer:
     """The program is alive because it answers."""
-    return Health(True, {"status": "ok"})
+    return HealthAnswer(True, {"status": "ok"})
 
 
 class CannotListen(OSError):
@@ -82,9 +82,9 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         host: str,
         port: int,
         registry: CollectorRegistry,
-        health: Callable[[], Health],
+        health: Callable[[], HealthAnswer],
         *,
-        live: Callable[[], Health] = responds,
+        live: Callable[[], HealthAnswer] = responds,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         """`health` and `live` are called in threads of this server. The oldest connection is closed if there are more

@@ -19,7 +19,7 @@ State = Literal["running", "halted", "failing", "standing by"]
 """What a line does, in the heartbeats and in `status`."""
 
 
-class Halted(Struct, frozen=True, tag="halted"):
+class HaltedLine(Struct, frozen=True, tag="halted"):
     """There are too many bad records: `count` of them, either consecutive (`row`) or among the last `window` (`share`).
 
     `most` is the setting that limits them. `last` has the coordinates of the last one that counted. `ranges` has all
@@ -38,7 +38,7 @@ class Halted(Struct, frozen=True, tag="halted"):
     ranges: tuple[str, ...] = ()
 
 
-class Failing(Struct, frozen=True, tag="failing"):
+class FailingLine(Struct, frozen=True, tag="failing"):
     """A step of the line has failed with an error that nobody expected; `error` is the name of its type."""
 
     state: ClassVar[State] = "failing"
@@ -46,7 +46,7 @@ class Failing(Struct, frozen=True, tag="failing"):
     error: str
 
 
-class StandingBy(Struct, frozen=True, tag="standing by"):
+class StandingByLine(Struct, frozen=True, tag="standing by"):
     """The line leaves its work to newer programs: a generation requires a mapping version of theirs."""
 
     state: ClassVar[State] = "standing by"
@@ -82,7 +82,7 @@ class Former(Struct, frozen=True, tag="former"):
     text: str
 
 
-LineTrouble = Halted | Failing | StandingBy | Former
+LineTrouble = HaltedLine | FailingLine | StandingByLine | Former
 
 
 class Condition(Struct, frozen=True, kw_only=True):

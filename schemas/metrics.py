@@ -265,6 +265,7 @@ LIMITER_REFUSALS = Metric(
     "Requests whose charge Redis refused to write, refused by a worker's local limiter",
 )
 IN_FLIGHT = Metric("leadview_api_redis_in_flight", "gauge", "commands", "Commands that are waiting for Redis")
+WAITING = Metric("leadview_api_waiting", "gauge", "requests", "Requests that wait for a change of their record")
 GENERATION = Metric("leadview_api_generation", "gauge", "1", "The generation of documents that is served")
 API_PROBLEMS = Metric(
     "leadview_api_problems",
@@ -277,7 +278,7 @@ READY_WORKERS = Metric("leadview_api_ready_workers", "gauge", "workers", "Worker
 
 API = (
     *(REQUESTS, REQUEST_SECONDS, SERVED_AGE, PROJECTORS),
-    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, GENERATION, READY_WORKERS, API_PROBLEMS),
+    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, WAITING, GENERATION, READY_WORKERS, API_PROBLEMS),
 )
 """What the API exports for all of its workers together."""
 

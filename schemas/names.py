@@ -23,7 +23,7 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
     lv3{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
     lv3{ledger}:rebuild:<generation>   hash: positions of the replay that fills a generation, and its end offsets
     lv3{ledger}:as-of              up to which moment everything that Kafka held is visible, in ms since 1970 (expires)
-    lv3{ledger}:history            stream: what operators did, the latest 1000 acts (`projector/ledger/history.py`)
+    lv3{ledger}:history            stream: what operators did, the latest 1000 acts (`projector/ledger/acts.py`)
     lv3{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv3{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv3{ledger}:late-versions      hash: entities whose last record is not their newest, `<topic>:<message key>`, and a

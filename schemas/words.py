@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from schemas.faults import Fault, FaultKind, Hint
-from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import FailingLine, Former, HaltedLine, LineTrouble, StandingByLine
 from schemas.limits import MAX_LEVELS
 
 _FOUND = {
@@ -117,12 +117,12 @@ def _place(path: str) -> str:
 def trouble(found: LineTrouble) -> str:
     """Returns why a line does not work, as one text."""
     match found:
-        case Halted():
+        case HaltedLine():
             accept = f". {acceptable(found)}: {accept_command(found)}" if found.ranges else ""
             return f"{halt(found)}; the last: {last(found)}{accept}"
-        case Failing(line, error):
+        case FailingLine(line, error):
             return defect(f"the line {line}", error)
-        case StandingBy(generation, required, mapping):
+        case StandingByLine(generation, required, mapping):
             return f"generation {generation} requires mapping version {required}, this program has {mapping}"
         case Former(_, text):
             return text
@@ -140,7 +140,7 @@ def no_step(line: str, unavailable: str) -> str:
     return f"{line}: no step has succeeded{f' ({unavailable})' if unavailable else ''}"
 
 
-def halt(found: Halted) -> str:
+def halt(found: HaltedLine) -> str:
     """Returns how many bad records there were, and the limit of them."""
     match found.limit:
         case "row":
@@ -152,12 +152,12 @@ def halt(found: Halted) -> str:
             assert_never(unknown)
 
 
-def last(found: Halted) -> str:
+def last(found: HaltedLine) -> str:
     """Returns the last bad record that counted, and what is wrong with it."""
     return f"{found.last}: {fault(found.fault)}"
 
 
-def acceptable(found: Halted) -> str:
+def acceptable(found: HaltedLine) -> str:
     """Returns what to think about before the records are accepted."""
     return (
         f"Only if none of them is needed, accept these {found.bad} bad records, with those behind the last one. This "
@@ -165,7 +165,7 @@ def acceptable(found: Halted) -> str:
     )
 
 
-def accept_command(found: Halted) -> str:
+def accept_command(found: HaltedLine) -> str:
     """Returns a line to paste."""
     return as_called(f"dead-letters accept {' '.join(found.ranges)} --note 'why'")
 

@@ -37,4 +37,8 @@ def serve(
 
 
 @_folder.script
+def etags(*, documents: Keys) -> None: ...
+
+
+@_folder.script
 def usage(*, uses: Key, records: Keys, seconds: int, counts: Sequence[UseRow]) -> None: ...

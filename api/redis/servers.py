@@ -48,7 +48,7 @@ _PROMPT = 1 / 3
 logger = logging.getLogger(__name__)
 
 
-class Turns:
+class FairQueue:
     """Who may call Redis now: at most `each` calls of one organization, and `together` calls of all, are under way. The
     calls of an organization that wait get their turns in their order, and the organizations one after the other.
 
@@ -148,7 +148,7 @@ class Turns:
             turn.set_exception(Unavailable(f"it was not this request's turn within {self._timeout:g} s"))
 
 
-class Served(Struct, frozen=True):
+class LiveGeneration(Struct, frozen=True):
     """What a shard answered last, and the generation that is served from it (`api/redis/serving.py`).
 
     On a cluster it holds for one version of the slot map, and `slots` has 1 for each slot of which the shard is
@@ -180,14 +180,14 @@ class Link:
         self._connection: Connection | None = None
         self._large: Connection | None = None
         self._opening_large = asyncio.Lock()
-        self._large_turns = Turns(LARGE_EACH, LARGE_TOGETHER, most=max_in_flight, timeout=timeout)
+        self._large_turns = FairQueue(LARGE_EACH, LARGE_TOGETHER, most=max_in_flight, timeout=timeout)
         self._attempted = asyncio.Event()
         self._next_attempt = asyncio.Event()
         """Is set when the first attempt, at the beginning or after a loss, has failed; not set while there is a
         connection."""
         self._failure: Exception | None = None
         """What the last attempt to connect failed with; None if it has succeeded."""
-        self.served: Served | None = None
+        self.served: LiveGeneration | None = None
         """What the server was found to serve last, over the present connection; None if it has to be asked."""
 
     @property
@@ -215,7 +215,7 @@ class Link:
         first command Redis executed before the first part, and the other one after the last part. All parts are of one
         version of the value.
 
-        It takes a turn in this `queue` (`Turns`). If it is cancelled, the turn lasts until all parts have arrived
+        It takes a turn in this `queue` (`FairQueue`). If it is cancelled, the turn lasts until all parts have arrived
         all the same. Raises Unavailable.
         """
         turn = self._large_turns.take(queue)

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from api.errors import Rebuilding
 from api.redis.scripts import serve
-from api.redis.servers import Link, Served, Servers
+from api.redis.servers import Link, LiveGeneration, Servers
 from runtime.redis.connection import Check, pack
 from runtime.redis.errors import ErrorReply, Unavailable
 from schemas import base62, control, names
@@ -104,7 +104,7 @@ class Serving:
         generation = self._complete(reply)
         if self._servers.sharded:
             return None
-        link.served = Served(reply, generation)
+        link.served = LiveGeneration(reply, generation)
         return generation
 
     def as_of(self, link: Link, reply: bytes | ErrorReply | None) -> AsOf:
@@ -150,16 +150,16 @@ class Serving:
             raise
         reply = [word for words in said.values() for word in words]
         if not self._servers.sharded:
-            link.served = Served(reply, generation)
+            link.served = LiveGeneration(reply, generation)
             return generation
         before = link.served
         if before is None or before.reply != reply or before.map_version != map_version:
             slots = _flags({copy: slots for copy, slots in slots_of.items() if copy in self._tags(link)})
-            before = Served(reply, generation, map_version, slots)
+            before = LiveGeneration(reply, generation, map_version, slots)
         link.served = before if before.slots and b"\1" in before.slots else None
         if link.served is None or (tag is not None and not self._believes(before, tag)):
             await self._ask_all()
-            link.served = Served(reply, generation, map_version, _ALL_SLOTS)
+            link.served = LiveGeneration(reply, generation, map_version, _ALL_SLOTS)
         return generation
 
     def _live(self, said: Collection[list[bytes | None]]) -> GenerationId:
@@ -174,7 +174,7 @@ class Serving:
             self._complete([layout, latest[1], *others])
         return self._complete(latest)
 
-    def _believes(self, served: Served, tag: bytes) -> bool:
+    def _believes(self, served: LiveGeneration, tag: bytes) -> bool:
         slots = served.slots
         return slots is None or (served.map_version == self._servers.map_version and slots[names.tag_slot(tag)] == 1)
 

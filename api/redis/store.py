@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from api.errors import Rebuilding
 from api.redis import scripts
-from api.redis.servers import Link, Servers, Turns
+from api.redis.servers import FairQueue, Link, Servers
 from api.redis.serving import UNKNOWN, AsOf, Serving
 from api.request import Credentials
 from runtime.redis.connection import pack, pack_words
@@ -27,6 +27,8 @@ from schemas.settings import ApiSettings, limit
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _HEAD_BYTES = _HEAD.size
 _ATTEMPTS = 3
+NO_ETAG = bytes(12)
+"""In place of the ETag of a record that does not exist."""
 _PART_UNDER_WAY = 256
 """An organization has at most a 256th of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 
@@ -83,11 +85,13 @@ class Store:
     def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         self._limits = struct.pack("<IIII", by_key.quota, by_key.window, by_organization.quota, by_organization.window)
+        self._free = self._limits + b"-"
         self._servers = servers
         self._serving = serving
         self._timeout = settings.api_redis_timeout
+        self.sharded = servers.sharded
         most = settings.api_max_in_flight
-        self._turns = Turns(max(1, most // _PART_UNDER_WAY), most, most=most, timeout=settings.api_redis_timeout)
+        self._turns = FairQueue(max(1, most // _PART_UNDER_WAY), most, most=most, timeout=settings.api_redis_timeout)
 
     @property
     def pending(self) -> int:
@@ -101,27 +105,57 @@ class Store:
         return self._serving.known(self._servers.link(tag), tag) is not None
 
     async def serve(
-        self, caller: Credentials, resource: Resource, record_id: str | None, etags: tuple[bytes, ...], queue: bytes
+        self,
+        caller: Credentials,
+        resource: Resource,
+        record_id: str | None,
+        etags: tuple[bytes, ...],
+        queue: bytes,
+        *,
+        free: bool = False,
     ) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step. With status LARGE, the
         document is left to `read_large`.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        The request takes a turn in its `queue` (`Turns`). If the connection is lost, or another generation was promoted
-        meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the server that
-        holds the organization is not completely filled, or while the records of a recreated organization are applied
-        again.
+        The request takes a turn in its `queue` (`FairQueue`). If the connection is lost, or another generation was
+        promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
+        server that holds the organization is not completely filled, or while the records of a recreated organization
+        are applied again. With `free`, nothing is charged, and no limit refuses it.
         """
         turn = self._turns.take(queue)
         if turn is not None:
             await self._turns.wait(queue, turn)
         try:
-            reply = read_reply(*await self._read(caller, resource, record_id, etags))
+            reply = read_reply(*await self._read(caller, resource, record_id, etags, free=free))
         finally:
             self._turns.leave(queue)
         if reply.status == BEING_APPLIED:
             raise Rebuilding("the records of a recreated organization are being applied again")
         return reply
+
+    async def admits(self, caller: Credentials, resource: Resource) -> bool:
+        """Returns whether the key is valid, and its organization has access. Nothing is charged. Raises Unavailable."""
+        reply = await self.serve(caller, resource, None, (), caller.organization_tag, free=True)
+        return reply.status not in (401, 403)
+
+    async def etags(self, documents: Sequence[tuple[Credentials, Resource, str]]) -> list[bytes]:
+        """Returns the ETag of each document, NO_ETAG if there is none. On a cluster, all are of one organization.
+
+        Raises Unavailable.
+        """
+        tag = documents[0][0].organization_tag
+        link = self._servers.link(tag)
+        generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
+        command = scripts.etags(
+            documents=[
+                names.document(resource, caller.organization, generation, record_id)
+                for caller, resource, record_id in documents
+            ]
+        )
+        reply = await self._servers.call(tag, *command.words(), script=scripts.etags)
+        width = len(NO_ETAG)
+        return [reply[place : place + width] for place in range(0, len(reply), width)]
 
     async def read_large(
         self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, queue: bytes
@@ -148,6 +182,8 @@ class Store:
         record_id: str | None,
         etags: tuple[bytes, ...],
         large_queue: bytes | None = None,
+        *,
+        free: bool = False,
     ) -> tuple[Any, AsOf]:
         """Returns the reply of the script in the generation that is live when it is executed. With `large_queue`, it
         returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
@@ -162,7 +198,7 @@ class Store:
                 generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
                 if large_queue is None or name is None:
-                    reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags))
+                    reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags, free=free))
                 else:
                     reply, as_of, live = await self._call_large(link, tag, name, large_queue)
             except ConnectionLost as error:
@@ -211,14 +247,14 @@ class Store:
             await self._serving.ask(answered)
         return await self._serving.ask(owner, tag)
 
-    def _command(self, caller: Credentials, name: bytes | None, etags: tuple[bytes, ...]) -> bytes:
+    def _command(self, caller: Credentials, name: bytes | None, etags: tuple[bytes, ...], *, free: bool) -> bytes:
         """Returns the packed call of the script. `name` is that of the document."""
-        if name is None:
-            return pack((*self._call_of(caller, None, etags).words(),))
+        if name is None or free:
+            return pack((*self._call_of(caller, name, etags, self._free if free else self._limits).words(),))
         # All words but the name and the ETags are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
         if caller.packed is None:
-            command = self._call_of(caller, b"", ())
+            command = self._call_of(caller, b"", (), self._limits)
             words, after = command.words(), len(command.arguments)  # the document is the last key
             caller.packed = len(words), pack_words((*words[: -after - 1],)), pack_words((*words[-after:],))
         count, before_name, after_name = caller.packed
@@ -232,7 +268,7 @@ class Store:
             packed_etags,
         )
 
-    def _call_of(self, caller: Credentials, document: bytes | None, etags: tuple[bytes, ...]) -> Command:
+    def _call_of(self, caller: Credentials, document: bytes | None, etags: tuple[bytes, ...], limits: bytes) -> Command:
         return scripts.serve(
             key=caller.key_record,
             organization=caller.organization,
@@ -240,6 +276,6 @@ class Store:
             organization_limit=caller.organization_limit,
             document=document,
             tag=caller.organization_tag,
-            limits=self._limits,
+            limits=limits,
             etags=etags,
         )

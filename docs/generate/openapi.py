@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from docs.generate.tables import all_resources
-from schemas.problems import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
+from schemas.error_body import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
 Json = dict[str, Any]
@@ -92,6 +92,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
         {"type": "string", "enum": [_REALM, f'{_REALM}, error="invalid_token"']},
         _REALM,
     ),
+    "Preference-Applied": ("The wait that was honoured; absent if the request did not wait", _TEXT, "wait=5"),
     "Vary": ("The request headers on which the response depends", _TEXT, "Origin"),
     "Allow": ("The methods that this path supports", _TEXT, "GET, HEAD, OPTIONS"),
 }
@@ -107,10 +108,10 @@ _REQUIRED = {
 }
 # Present only if the rate limiter was reached: some checks with these statuses come before it.
 _OPTIONAL = {
-    200: ("Data-As-Of",),
-    304: ("Data-As-Of",),
+    200: ("Data-As-Of", "Preference-Applied"),
+    304: ("Data-As-Of", "Preference-Applied"),
     400: _RATE_LIMIT,
-    404: (*_RATE_LIMIT, "Data-As-Of"),
+    404: (*_RATE_LIMIT, "Data-As-Of", "Preference-Applied"),
 }
 
 
@@ -159,6 +160,7 @@ def _resource(resource: Resource) -> Json:
         "get": shared
         | {
             "operationId": f"get{name}",
+            "parameters": [_reference("parameters", "Prefer")],
             "summary": f"Read one {noun}",
             "description": resource.about,
             "responses": {"200": _record(resource)}
@@ -344,6 +346,14 @@ def _parameters() -> Json:
             "The `ETag` of your copy: the response is 304 while the copy is current",
             _TEXT,
             ETAG,
+        ),
+        "Prefer": _parameter(
+            "Prefer",
+            "header",
+            "`wait=N` (RFC 7240) waits up to N seconds, 30 at most: with `If-None-Match` until the record differs, and "
+            "without it until there is a record. Charged once, by its final answer",
+            _TEXT,
+            "wait=5",
         ),
         "RequestId": _parameter(
             "X-Request-Id",

@@ -27,7 +27,7 @@ class Plain(NamedTuple):
 
 
 PLAIN = (
-    Plain("projector/ledger/history.py", "XADD", "nothing: an entry replaces none"),
+    Plain("projector/ledger/acts.py", "XADD", "nothing: an entry replaces none"),
     Plain(
         "projector/ledger/sweep.py",
         "UNLINK",
@@ -78,7 +78,7 @@ def table() -> str:
     """Returns a table in Markdown with a row for each requirement, and a sentence that names what requires nothing."""
     required = [(f"`{path.relative_to(ROOT)}`", requires) for path, requires in scripts() if requires != READS]
     required += [(f"`{plain.verb}` in `{plain.file}`", plain.requires) for plain in (*PLAIN, *KAFKA)]
-    free, rows = [], dict[str, list[str]]()
+    free, rows = list[str](), dict[str, list[str]]()
     for command, requires in required:
         (free if requires.startswith("nothing") else rows.setdefault(requires, [])).append(command)
     listed = tables.table(

@@ -22,9 +22,9 @@ from operate.commands import gateway, status
 from operate.commands.argument_types import read_key
 from operate.commands.operator import Operator
 from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
+from projector.health.judge import of_history, of_members, of_records, of_redis, of_topics, of_transactions
 from projector.health.observe import KafkaPart, Observation, observe
-from projector.health.problems import of_history, of_members, of_records, of_redis, of_topics, of_transactions
-from projector.kafka.accepted import read_texts
+from projector.kafka.accepted import OffsetTexts
 from projector.kafka.brokers import named
 from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
@@ -55,7 +55,7 @@ _LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", 
 T = TypeVar("T")
 
 
-class Check(NamedTuple):
+class Diagnosis(NamedTuple):
     """A line of `doctor`. `unknown`: it could not be checked, and the text says why. `note`: it works, and may do harm
     some time.
     """
@@ -65,7 +65,7 @@ class Check(NamedTuple):
     text: str
 
 
-class _Note(ProjectorError):
+class _Warning(ProjectorError):
     """A check has found something that may do harm some time."""
 
 
@@ -78,7 +78,7 @@ async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
     key = read_key() if arguments.key else None
     if key is not None:
         api_keys.parse(key)
-    checks = [Check("settings", "ok", "every setting is known and valid, and their files can be read")]
+    checks = [Diagnosis("settings", "ok", "every setting is known and valid, and their files can be read")]
     if arguments.url:
         checks = await _of_gateway(gateway.Gateway(arguments.url, key))
     elif arguments.api:
@@ -108,7 +108,7 @@ async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
     return 1 if any(check.result == "problem" for check in checks) else 0
 
 
-async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check]:
+async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Diagnosis]:
     """Check everything that the projector and its commands need."""
     redis, kafka = await _check("Redis", _reached(store, settings)), await _check("Kafka", _brokers(settings))
     found = Observation(at=0)
@@ -126,7 +126,7 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
             },
         ),
         await _rights("Redis rights of the projector", settings, rights.PROJECTS),
-        Check("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
+        Diagnosis("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
         *await _reachable(
             kafka,
             {
@@ -142,27 +142,27 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
     ]
 
 
-async def _of_gateway(of: gateway.Gateway) -> list[Check]:
+async def _of_gateway(of: gateway.Gateway) -> list[Diagnosis]:
     """Check what clients see. Nothing else is needed: neither Redis nor Kafka nor their settings."""
     https = await _check(gateway.HTTPS.name, asyncio.to_thread(gateway.HTTPS.check, of))
     return await _reachable(https, {rule.name: partial(asyncio.to_thread, rule.check, of) for rule in gateway.RULES})
 
 
-async def _check(name: str, checking: Awaitable[str]) -> Check:
+async def _check(name: str, checking: Awaitable[str]) -> Diagnosis:
     try:
         async with asyncio.timeout(SECONDS):
-            return Check(name, "ok", await checking)
+            return Diagnosis(name, "ok", await checking)
     except TimeoutError:
-        return Check(name, "problem", f"there was no answer within {SECONDS:g} s")
+        return Diagnosis(name, "problem", f"there was no answer within {SECONDS:g} s")
     except NotKnown as error:
-        return Check(name, "unknown", str(error))
-    except _Note as error:
-        return Check(name, "note", str(error))
+        return Diagnosis(name, "unknown", str(error))
+    except _Warning as error:
+        return Diagnosis(name, "note", str(error))
     except ProjectorError as error:
-        return Check(name, "problem", str(error))
+        return Diagnosis(name, "problem", str(error))
 
 
-async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Check:
+async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Diagnosis:
     async def ask() -> str:
         found = await rights.rights(settings, needed)
         if found.missing:
@@ -177,10 +177,10 @@ async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, .
     return await _check(name, ask())
 
 
-async def _reachable(server: Check, checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Check]:
+async def _reachable(server: Diagnosis, checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Diagnosis]:
     """Returns the check whether a server is there, and those of it."""
     if server.result == "problem":
-        return [server, *(Check(name, "unknown", f"{server.name} cannot be reached") for name in checks)]
+        return [server, *(Diagnosis(name, "unknown", f"{server.name} cannot be reached") for name in checks)]
     return [server, *[await _check(name, check()) for name, check in checks.items()]]
 
 
@@ -307,7 +307,7 @@ async def _deletions(found: Observation) -> str:
     if not kept:
         raise NotKnown("these brokers do not say for how long they keep deletions")
     if short := [f"{name} ({ms} ms)" for name, ms in kept.items() if ms < DELETIONS_MS]:
-        raise _Note(
+        raise _Warning(
             f"delete.retention.ms of {', '.join(short)} is less than a day: if projectors pause for longer, deletions "
             "are lost, and everything has to be compared with Kafka. A week is a good value"
         )
@@ -355,12 +355,12 @@ async def _read_group(settings: ProjectorSettings, group: str, partitions: list[
     """A new Kafka has no coordinators until it is asked for one."""
     for _ in range(_ATTEMPTS - 1):
         try:
-            await read_texts(settings, group, partitions)
+            await OffsetTexts(settings, group).read(partitions)
         except Unavailable:
             await asyncio.sleep(_PAUSE_SECONDS)
         else:
             return
-    await read_texts(settings, group, partitions)
+    await OffsetTexts(settings, group).read(partitions)
 
 
 async def _groups(found: Observation, settings: ProjectorSettings) -> str:

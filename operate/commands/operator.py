@@ -7,8 +7,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
-from projector.ledger import history
-from projector.ledger.history import Act
+from projector.ledger import acts
+from projector.ledger.acts import Act
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
@@ -53,4 +53,4 @@ def act_of(arguments: argparse.Namespace, words: Sequence[str]) -> Act | None:
     _, (verb, *rest) = own.parse_known_args(words)
     if verb == "dead-letters":
         verb, rest = f"{verb} {rest[0]}", rest[1:]
-    return Act(verb, rest, arguments.by or history.operator())
+    return Act(verb, rest, arguments.by or acts.operator())

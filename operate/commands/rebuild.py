@@ -17,9 +17,9 @@ from operate.commands.verify import criteria_of, say_unread, show_report
 from operate.rebuild import generations, replay
 from operate.rebuild.replay import Progress, Rebuild
 from operate.verify.causes import note_causes
-from projector.errors import Conflict, OtherCluster, Refused, Unavailable
+from projector.errors import Conflict, Refused, Unavailable, WrongCluster
+from projector.health.judge import of_topics, of_transactions
 from projector.health.observe import observe
-from projector.health.problems import of_topics, of_transactions
 from projector.kafka.client import topic
 from projector.kafka.reader import held_back, open_reader
 from projector.kafka.topics import Topic
@@ -103,7 +103,7 @@ async def _estimate(operator: Operator) -> tuple[int, list[str]]:
     if found.redis is None or found.kafka is None:
         raise Unavailable(found.redis_unknown or found.kafka_unknown)
     if other := found.other_cluster:
-        raise OtherCluster(*other)
+        raise WrongCluster(*other)
     state, names = record.state, {topic(settings, resource) for resource in RESOURCES}
     topics = [it for it in found.kafka.topics if it.name in names]
     ranges = {at: span for at, span in found.kafka.ranges.items() if at.topic in names}

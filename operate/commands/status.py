@@ -18,11 +18,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from operate.commands.operator import Operator, table
+from projector.health.judge import problems, unattended
 from projector.health.observe import Observation, observe
-from projector.health.problems import problems, unattended
-from projector.ledger import history
+from projector.ledger import acts
+from projector.ledger.acts import Act
 from projector.ledger.control import ControlRecord, Position
-from projector.ledger.history import Act
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.problem import Problem
@@ -130,13 +130,13 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
     With `--history`, print the acts of operators instead, the newest one first, and return 0.
     """
     if arguments.history:
-        acts = await history.read(operator.store)
+        latest = await acts.read(operator.store)
         if operator.json:
-            operator.print_json(acts)
+            operator.print_json(latest)
         else:
-            operator.console.print(_history_table(acts) if acts else "nobody has done anything yet")
-            if acts:
-                operator.console.print(f"The last {history.MOST:,} acts are kept.")
+            operator.console.print(_history_table(latest) if latest else "nobody has done anything yet")
+            if latest:
+                operator.console.print(f"The last {acts.MOST:,} acts are kept.")
         return 0
     on_screen = arguments.watch and operator.console.is_terminal and not operator.json
     screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()

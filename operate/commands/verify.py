@@ -27,7 +27,7 @@ from projector.verify import comparison
 from projector.verify.report import Report, Unread, unread
 from projector.verify.topics import noticed
 from projector.words import some
-from runtime.metrics_port import Health
+from runtime.metrics_port import HealthAnswer
 from schemas.resources import ACCESS_KINDS, KINDS, ORGANIZATION, RESOURCES
 
 _RETRY_SECONDS = 5.0
@@ -149,10 +149,10 @@ def _note(turn: Turn) -> int:
     return len(turn.differences)
 
 
-def _health(problems: list[str]) -> Health:
+def _health(problems: list[str]) -> HealthAnswer:
     """Called in threads of the metrics server."""
     found = list(problems)
-    return Health(not found, {"status": "unhealthy" if found else "ok", "problems": found})
+    return HealthAnswer(not found, {"status": "unhealthy" if found else "ok", "problems": found})
 
 
 def say_unread(unread: Sequence[Unread]) -> str:

@@ -37,7 +37,7 @@ class ApiFigures(msgspec.Struct, frozen=True):
     unread: str = ""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class Figures(msgspec.Struct, frozen=True):
     """The counters of all metrics ports together. `buckets` counts requests by the upper bound of their duration."""
 
     at: float
@@ -46,7 +46,7 @@ class Reading(msgspec.Struct, frozen=True):
     ready_workers: int
 
 
-def counts(texts: Sequence[str], at: float) -> Reading:
+def counts(texts: Sequence[str], at: float) -> Figures:
     """Returns the sum of what these metrics ports export."""
     answers: Counter[str] = Counter()
     buckets: Counter[float] = Counter()
@@ -60,10 +60,10 @@ def counts(texts: Sequence[str], at: float) -> Reading:
                     buckets[float(sample.labels["le"])] += sample.value  # type: ignore[assignment]
                 elif sample.name == metrics.READY_WORKERS.name and sample.value == sample.value:
                     workers += int(sample.value)
-    return Reading(at, answers, buckets, workers)
+    return Figures(at, answers, buckets, workers)
 
 
-def figures(before: Reading, after: Reading) -> ApiFigures:
+def figures(before: Figures, after: Figures) -> ApiFigures:
     """Returns what happened between two readings. A counter that went back belongs to a program that was restarted."""
     seconds = after.at - before.at
     if seconds <= 0:
@@ -98,7 +98,7 @@ def _quantile(cumulative: Mapping[float, float], share: float) -> float | None:
     return low * 1000
 
 
-class Recent(Generic[T]):
+class RecentFigures(Generic[T]):
     """Keeps one reading that is at least `SECONDS` old, if there is one, and those after it."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class ApiMetrics:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = [url.rstrip("/") for url in urls]
-        self._read: Recent[Reading] = Recent()
+        self._read: RecentFigures[Figures] = RecentFigures()
 
     async def take(self) -> ApiFigures | None:
         """Returns the figures of the last seconds; None if no address was given."""

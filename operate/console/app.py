@@ -108,7 +108,7 @@ def create_app(
     )
 
 
-class TooLarge(Exception):
+class BodyTooLarge(Exception):
     """The body of a request is larger than any question."""
 
 
@@ -117,7 +117,7 @@ async def _body(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_BYTES:
-            raise TooLarge(f"A question has at most {_MOST_BYTES:,} bytes.")
+            raise BodyTooLarge(f"A question has at most {_MOST_BYTES:,} bytes.")
     return body
 
 
@@ -125,7 +125,7 @@ def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-_STATUSES: Mapping[type[Exception], int] = {Refused: 409, ProjectorError: 503, TooLarge: 413, ValueError: 400}
+_STATUSES: Mapping[type[Exception], int] = {Refused: 409, ProjectorError: 503, BodyTooLarge: 413, ValueError: 400}
 """The first one that an error belongs to is the status of the answer."""
 
 

@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import msgspec
 
-from operate.console.api_figures import ApiMetrics, Recent
+from operate.console.api_figures import ApiMetrics, RecentFigures
 from operate.console.picture import Picture, Point, Totals, picture, point, totals
 from operate.console.replay import ReplayReader
 from projector import defect
 from projector.errors import Unavailable
 from projector.health.observe import Observer
-from projector.ledger import history
+from projector.ledger import acts
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
@@ -95,7 +95,7 @@ class Sampler:
         self._api = api
         self._feed = feed
         self._replay = ReplayReader(store)
-        self._totals: Recent[Totals] = Recent()
+        self._totals: RecentFigures[Totals] = RecentFigures()
 
     async def run(self) -> None:
         try:
@@ -114,12 +114,12 @@ class Sampler:
         """Publish a picture. Returns for how many seconds Redis was being asked."""
         found, api = await asyncio.gather(self._observer.observe(), self._api.take())
         began = time.monotonic()
-        replay, acts = None, []
+        replay, latest = None, list[acts.Act]()
         with suppress(Unavailable):
             replay = await self._replay.take(found)
-            acts = await history.read(self._store, _ACTS)
+            latest = await acts.read(self._store, _ACTS)
         asked = found.redis_seconds + time.monotonic() - began
-        self._feed.publish(picture(found, self._totals.oldest, api, replay, acts))
+        self._feed.publish(picture(found, self._totals.oldest, api, replay, latest))
         if (sums := totals(found)) is None:
             self._totals.clear()
         else:

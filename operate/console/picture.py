@@ -9,7 +9,7 @@ from operate.commands.status import Status
 from operate.console.api_figures import ApiFigures
 from operate.console.replay import Replayed
 from projector.health.observe import Observation
-from projector.ledger.history import Act
+from projector.ledger.acts import Act
 from projector.words import Said, say
 
 Totals = Mapping[str, tuple[int, int]]

@@ -52,7 +52,7 @@ _PAUSE_SECONDS = 0.02
 _COUNTED = ("active", "revoked")
 
 
-class Bucket(msgspec.Struct, frozen=True):
+class StoredBucket(msgspec.Struct, frozen=True):
     """A rate limit, and what is left of it at the moment. `own` is false if the limit is that of the settings."""
 
     scope: str
@@ -65,7 +65,7 @@ class Bucket(msgspec.Struct, frozen=True):
     """Seconds until a request is allowed; 0 if one is allowed now."""
 
     @classmethod
-    def of(cls, scope: str, own: Limit, default: str, full_in: int) -> "Bucket":
+    def of(cls, scope: str, own: Limit, default: str, full_in: int) -> "StoredBucket":
         """`own` is the limit of the organization, whose quota is 0 if that of the settings applies. `full_in` is the
         time until the bucket is full again, in microseconds.
         """
@@ -100,7 +100,7 @@ class Refusal(msgspec.Struct, frozen=True):
     check: AccessCheck
     id: str = ""
     at: int = 0
-    bucket: Bucket | None = None
+    bucket: StoredBucket | None = None
     fault: str = ""
 
     @property
@@ -161,14 +161,14 @@ class StoredOrganization(msgspec.Struct, frozen=True):
     name: str
     event: Head | None
     api_access: bool
-    limits: list[Bucket]
+    limits: list[StoredBucket]
     job_due: str | None
     """`erase` or `replay`: the keys and documents of the organization are being deleted, or read again."""
     refusal: Refusal | None
     dead_letters: list[DeadLetter] = []
 
 
-class ApiKey(msgspec.Struct, frozen=True):
+class KeyEntity(msgspec.Struct, frozen=True):
     """An API key that the core product has published.
 
     `status` is `active`, `revoked`, `deleted`, or `unknown` if the record of its hash does not list it.
@@ -186,7 +186,7 @@ class StoredKey(msgspec.Struct, frozen=True):
 
     hash: str | None
     organization: StoredOrganization | None
-    api_keys: list[ApiKey]
+    api_keys: list[KeyEntity]
     refusal: Refusal | None
     """The first check that would refuse a request with this key; None if none would."""
     dead_letters: list[DeadLetter] = []
@@ -258,7 +258,7 @@ async def read_key(
     found = await _api_keys(store, owner, await _get(store, names.api_key(owner, key_hash)) if key_hash else b"")
     if id is not None and id not in {each.id for each in found}:
         head = await read_event(store, names.api_key_entity(owner, id))
-        found.append(ApiKey(id, "unknown" if head is None or head.live else "deleted", head))
+        found.append(KeyEntity(id, "unknown" if head is None or head.live else "deleted", head))
     keys = {organization.organization, *(f"{organization.organization}:{each.id}" for each in found)}
     listed = [each for each in found if each.status in _COUNTED]
     refusal = refusal_of_key(organization.refusal, listed, organization.limits, int(time.time() * 1000))
@@ -314,8 +314,8 @@ async def _organization(
     now = time.time_ns() // 1000
     *of_key, of_all = [int(reply or 0) - now for reply in replies]
     limits = [
-        Bucket.of("key", Limit(key_quota, key_window), settings.key_rate_limit, of_key[0] if of_key else 0),
-        Bucket.of("organization", Limit(quota, window), settings.organization_rate_limit, of_all),
+        StoredBucket.of("key", Limit(key_quota, key_window), settings.key_rate_limit, of_key[0] if of_key else 0),
+        StoredBucket.of("organization", Limit(quota, window), settings.organization_rate_limit, of_all),
     ]
     job_due = {JOB_ERASE: "erase", JOB_REPLAY: "replay"}.get(value[JOB_DUE])
     organization_id = names.organization_id(owner)
@@ -348,7 +348,7 @@ def refusal_of_organization(head: Head | None, *, api_access: bool, replaying: b
 
 
 def refusal_of_key(
-    organization: Refusal | None, api_keys: Sequence[ApiKey], limits: Sequence[Bucket], now: int
+    organization: Refusal | None, api_keys: Sequence[KeyEntity], limits: Sequence[StoredBucket], now: int
 ) -> Refusal | None:
     """Returns the first check that refuses a key; None if a request with it is served. Pure.
 
@@ -368,12 +368,12 @@ def refusal_of_key(
     return organization or (Refusal("used up", bucket=slowest) if slowest.wait else None)
 
 
-async def _api_keys(store: Store, owner: bytes, record: bytes) -> list[ApiKey]:
+async def _api_keys(store: Store, owner: bytes, record: bytes) -> list[KeyEntity]:
     """Returns the API keys that the record of a hash lists."""
     entries = [record[at : at + KEY_ENTRY] for at in range(KEY_ENTRIES, len(record), KEY_ENTRY)]
     ids = [names.long_id(entry[KEY_ENTRY_ID]) for entry in entries]
     return [
-        ApiKey(
+        KeyEntity(
             id_,
             "revoked" if entry[KEY_ENTRY_STATE] == KEY_REVOKED else "active",
             await read_event(store, names.api_key_entity(owner, id_)),

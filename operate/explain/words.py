@@ -9,9 +9,9 @@ from operate.explain.explainer import AboutEntity, AboutOrganization, AboutRecor
 from operate.explain.records import NEWEST, BadField, Fate, Published, Told
 from operate.explain.stored import (
     AccessCheck,
-    Bucket,
     InGeneration,
     Refusal,
+    StoredBucket,
     StoredEntity,
     StoredKey,
     StoredOrganization,
@@ -49,7 +49,7 @@ class Event(msgspec.Struct, frozen=True):
     state: Tone
 
 
-class Document(msgspec.Struct, frozen=True):
+class ShownDocument(msgspec.Struct, frozen=True):
     """A document as it is stored. `title` names the generations that have it."""
 
     title: str
@@ -75,7 +75,7 @@ class Answer(msgspec.Struct, frozen=True):
     facts: list[Fact] = []
     events: list[Event] = []
     note: str = ""
-    documents: list[Document] = []
+    documents: list[ShownDocument] = []
 
 
 REFUSALS: Mapping[AccessCheck, str] = {
@@ -293,7 +293,7 @@ def why(refusal: Refusal) -> str:
     return REFUSALS[refusal.check].format(refusal=refusal, requests=requests, at=utc(refusal.at, "seconds"))
 
 
-def _requests(bucket: Bucket) -> str:
+def _requests(bucket: StoredBucket) -> str:
     return f"{bucket.quota:,} {'request' if bucket.quota == 1 else 'requests'} in {bucket.window} s"
 
 
@@ -442,7 +442,7 @@ def _generation(found: InGeneration) -> str:
     return f"generation {found.generation}{' (live)' if found.live else ''}"
 
 
-def _documents(found: StoredEntity) -> list[Document]:
+def _documents(found: StoredEntity) -> list[ShownDocument]:
     """Returns each document that differs from the others once, the live one first."""
     alike: dict[bytes, list[InGeneration]] = {}
     for each in sorted(found.generations, key=lambda each: not each.live):
@@ -450,7 +450,7 @@ def _documents(found: StoredEntity) -> list[Document]:
             # Compared as JSON, because 1 and true are equal in Python.
             alike.setdefault(msgspec.json.encode(each.document), []).append(each)
     return [
-        Document(f"document of {' and '.join(_generation(each) for each in those)}", those[0].document)
+        ShownDocument(f"document of {' and '.join(_generation(each) for each in those)}", those[0].document)
         for those in alike.values()
     ]
 

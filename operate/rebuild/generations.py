@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from operate.verify import compare
 from projector.errors import Conflict, Refused
-from projector.kafka.ends import OpenTransaction
+from projector.kafka.ends import OldestTransaction
 from projector.ledger import copies, sweep
 from projector.ledger.control import ControlRecord, Generation, State, now
 from projector.ledger.writers import Writing
@@ -63,7 +63,7 @@ async def retire(store: Store, record: ControlRecord, generation: GenerationId) 
     return await copies.change(store, record, compute)
 
 
-NOTHING_HELD: Mapping[Partition, OpenTransaction] = {}
+NOTHING_HELD: Mapping[Partition, OldestTransaction] = {}
 
 
 class Criteria(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class Promoted(msgspec.Struct, frozen=True):
 
 
 async def verify_and_promote(
-    store: Store, criteria: Criteria, held: Mapping[Partition, OpenTransaction] = NOTHING_HELD, *, force: bool = False
+    store: Store, criteria: Criteria, held: Mapping[Partition, OldestTransaction] = NOTHING_HELD, *, force: bool = False
 ) -> Promoted:
     """Compare the next generation with the live one, and promote it if it passes or with `force`. `held` are the
     transactions behind which nobody can read.
@@ -114,7 +114,7 @@ async def verify_and_promote(
 
 
 async def verify_next(
-    store: Store, criteria: Criteria, held: Mapping[Partition, OpenTransaction] = NOTHING_HELD
+    store: Store, criteria: Criteria, held: Mapping[Partition, OldestTransaction] = NOTHING_HELD
 ) -> tuple[GenerationId, Report]:
     """Compare the next generation with the live one, and record the time if it passes. `held` are the transactions
     behind which nobody can read: both generations lack what is there.

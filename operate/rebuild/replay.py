@@ -19,15 +19,17 @@ import msgspec
 
 from operate.rebuild import generations
 from projector.errors import Conflict, Refused, Unavailable
+from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.client import topic
 from projector.kafka.ends import USUAL_SECONDS
-from projector.kafka.reader import open_reader
+from projector.kafka.reader import Source, open_reader
 from projector.ledger import copies, sweep
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, check_written, lag, read_rebuild
 from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.line.pace import Pacer
+from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Store
@@ -212,4 +214,5 @@ def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind:
     retry."""
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
     ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
-    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, pacer, ends=True)
+    source, accepted = Source(settings, [kind], group_id), AcceptedRecords(settings, writing.store)
+    return Line("rebuild", source, accepted, writing.store, ledger, Policy.of(settings), pacer, ends=True)

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from projector.errors import Refused
+from projector.health.judge import Lasting, WatchedLine, causes, is_elsewhere, of_records
 from projector.health.observe import Observation, Observer
-from projector.health.problems import Lasting, WatchedLine, causes, is_elsewhere, of_records
 from projector.ledger.breaks import BREAKS
 from projector.liveness import LineHealth, WorkHealth
 from projector.problem import (
@@ -32,9 +32,9 @@ from projector.redis.store import Store
 from projector.stop import Stop
 from projector.words import say
 from runtime.instruments import family
-from runtime.metrics_port import CannotListen, Health, MetricsServer, responds
+from runtime.metrics_port import CannotListen, HealthAnswer, MetricsServer, responds
 from schemas import metrics
-from schemas.heartbeat import Condition, Halted, StandingBy
+from schemas.heartbeat import Condition, HaltedLine, StandingByLine
 from schemas.settings import ProjectorSettings
 
 _NAN = float("nan")
@@ -74,20 +74,22 @@ class Watch(Collector):
             found.append(RedisUnknown(self.waits_for))
         return causes(found + self._found)
 
-    def live(self) -> Health:
+    def live(self) -> HealthAnswer:
         """The answer to `/livez`: whether the event loop turns, whatever Redis and Kafka do."""
         still = time.monotonic() - self._turned_at
         if still < _STILL_SECONDS:
-            return Health(True, {"status": "ok"})
-        return Health(False, {"status": "unhealthy", "problems": [f"the event loop has stood still for {still:.0f} s"]})
+            return HealthAnswer(True, {"status": "ok"})
+        return HealthAnswer(
+            False, {"status": "unhealthy", "problems": [f"the event loop has stood still for {still:.0f} s"]}
+        )
 
-    def health(self) -> Health:
+    def health(self) -> HealthAnswer:
         """The answer to `/healthz`: whether the projector does its work. It is starting until it has been measured."""
         texts = [str(say(problem)) for problem in self.problems()]
         if not self.live().healthy:
             texts.insert(0, "the event loop stands still")
         well = "ok" if self._observed and self._lines else "starting"
-        return Health(not texts, {"status": "unhealthy" if texts else well, "problems": texts})
+        return HealthAnswer(not texts, {"status": "unhealthy" if texts else well, "problems": texts})
 
     def condition(self) -> Condition:
         """Returns what the heartbeat says."""
@@ -135,8 +137,8 @@ class Watch(Collector):
                 assigned[partition.topic] += 1
         yield family(metrics.PARTITIONS, {(topic,): number for topic, number in sorted(assigned.items())})
         troubles = {(line.health.name,): line.health.trouble for line in lines}
-        yield family(metrics.LINE_STOPPED, {name: isinstance(it, Halted) for name, it in troubles.items()})
-        yield family(metrics.LINE_STANDING_BY, {name: isinstance(it, StandingBy) for name, it in troubles.items()})
+        yield family(metrics.LINE_STOPPED, {name: isinstance(it, HaltedLine) for name, it in troubles.items()})
+        yield family(metrics.LINE_STANDING_BY, {name: isinstance(it, StandingByLine) for name, it in troubles.items()})
 
     async def run(self, stop: Stop) -> None:
         """Observe every two seconds until `stop` is set; less often if there are many projectors."""
@@ -214,8 +216,8 @@ def _parts(found: Observation) -> Iterator[Metric]:
 def metrics_port(
     settings: ProjectorSettings,
     registry: CollectorRegistry,
-    health: Callable[[], Health],
-    live: Callable[[], Health] = responds,
+    health: Callable[[], HealthAnswer],
+    live: Callable[[], HealthAnswer] = responds,
 ) -> Iterator[None]:
     """Serve metrics and health until the block ends, if the settings have a port for them. Raises Refused if it is not
     free.

@@ -115,10 +115,10 @@ class AcceptedRecords:
     Every coroutine raises Unavailable, except `include_any` and `keep`.
     """
 
-    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
+    def __init__(self, settings: ProjectorSettings, store: Store, texts: "OffsetTexts | None" = None) -> None:
         self._settings = settings
         self._store = store
-        self._group_id = f"{settings.group_id}.accepted"
+        self._texts = texts or accepted_texts(settings)
         self._known: dict[Partition, Accepted] = {}
         """As it was when the line began to read a partition, or when it was halted."""
 
@@ -154,7 +154,7 @@ class AcceptedRecords:
         partitions = list(partitions)
         found = dict.fromkeys(partitions, Accepted())
         try:
-            texts = await read_texts(self._settings, self._group_id, partitions)
+            texts = await self._texts.read(partitions)
         except Refused as error:
             logger.warning("which bad records are accepted cannot be read: %s", error)
             return found
@@ -174,13 +174,13 @@ class AcceptedRecords:
         Raises Refused; then nothing was stored.
         """
         async with self._locked():
-            stored = await read_texts(self._settings, self._group_id, offsets)
+            stored = await self._texts.read(offsets)
             texts = {}
             for partition, wanted in offsets.items():
-                before = _parsed(partition, stored.get(partition), self._group_id)
+                before = _parsed(partition, stored.get(partition), self._texts.group_id)
                 if (after := change(before, wanted)) != before:
                     texts[partition] = OffsetAndMetadata(after.offsets.span[1] + 1, after.text)
-            if not await write_texts(self._settings, self._group_id, texts):
+            if not await self._texts.write(texts):
                 raise _too_long({partition: offsets[partition] for partition in texts}, texts)
 
     async def keep(self, stop: Stop) -> None:
@@ -206,11 +206,11 @@ class AcceptedRecords:
     async def renew(self, partitions: Iterable[Partition]) -> None:
         """Write what is stored of these partitions once more. Raises Refused."""
         partitions = list(partitions)
-        if not await read_texts(self._settings, self._group_id, partitions):
+        if not await self._texts.read(partitions):
             return
         async with self._locked():
-            stored = await read_texts(self._settings, self._group_id, partitions)
-            await write_texts(self._settings, self._group_id, stored)
+            stored = await self._texts.read(partitions)
+            await self._texts.write(stored)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
@@ -260,62 +260,74 @@ def _too_long(offsets: Mapping[Partition, Ranges], texts: Mapping[Partition, Off
     )
 
 
-async def read_texts(
-    settings: ProjectorSettings, group_id: str, partitions: Iterable[Partition]
-) -> dict[Partition, OffsetAndMetadata]:
-    """Returns the texts of these partitions; a partition without one is left out.
+class OffsetTexts:
+    """Texts that Kafka keeps beside the committed offsets of a consumer group, one for each partition."""
 
-    Raises Unavailable, or Refused if Kafka does not let this user read the group.
-    """
-    wanted = [TopicPartition(*partition) for partition in partitions]
-    if not wanted:
-        return {}
-    admin = AIOKafkaAdminClient(**connection(settings))
-    try:
-        async with errors(), asyncio.timeout(_KAFKA_SECONDS):
-            await start(admin, settings)
-            found = await admin.list_consumer_group_offsets(group_id, partitions=wanted)
-    except Unavailable as error:
-        raise _refused(group_id, error) from error
-    finally:
-        await admin.close()
-    if missing := [partition for partition in wanted if partition not in found]:
-        # aiokafka returns no partitions if the coordinator has refused the request.
-        raise Unavailable(f"Kafka: the coordinator of the group {group_id} did not return its offsets of {missing}")
-    return {Partition(*at): stored for at, stored in found.items() if stored.offset >= 0}
+    def __init__(self, settings: ProjectorSettings, group_id: str) -> None:
+        self._settings = settings
+        self.group_id = group_id
 
+    async def read(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+        """Returns the texts of these partitions; a partition without one is left out.
 
-async def write_texts(settings: ProjectorSettings, group_id: str, texts: Mapping[Partition, OffsetAndMetadata]) -> bool:
-    """Store these texts. Returns False, and stores none of them, if one is longer than the brokers allow.
+        Raises Unavailable, or Refused if Kafka does not let this user read the group.
+        """
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        if not wanted:
+            return {}
+        admin = AIOKafkaAdminClient(**connection(self._settings))
+        try:
+            async with errors(), asyncio.timeout(_KAFKA_SECONDS):
+                await start(admin, self._settings)
+                found = await admin.list_consumer_group_offsets(self.group_id, partitions=wanted)
+        except Unavailable as error:
+            raise _refused(self.group_id, error) from error
+        finally:
+            await admin.close()
+        if missing := [partition for partition in wanted if partition not in found]:
+            # aiokafka returns no partitions if the coordinator has refused the request.
+            raise Unavailable(
+                f"Kafka: the coordinator of the group {self.group_id} did not return its offsets of {missing}"
+            )
+        return {Partition(*at): stored for at, stored in found.items() if stored.offset >= 0}
 
-    Raises Unavailable, or Refused if Kafka does not let this user write to the group.
-    """
-    if not texts:
-        return True
-    if max(len(stored.metadata.encode()) for stored in texts.values()) > _MAX_BYTES:
-        return False
-    # The longest one is stored first: if the brokers accept it, they accept the others, too.
-    ordered = sorted(texts, key=lambda partition: len(texts[partition].metadata), reverse=True)
-    member = consumer(settings, group_id)
-    try:
-        async with errors(), asyncio.timeout(_KAFKA_SECONDS):
-            await start(member, settings)
-            assigned = [TopicPartition(*partition) for partition in ordered]
-            member.assign(assigned)
-            member.pause(*assigned)  # it is used to commit only, and need not fetch records
-            for at in assigned:
-                await member.commit({at: texts[Partition(*at)]})
-    except Unavailable as error:
-        if isinstance(error.__cause__, OffsetMetadataTooLargeError):
+    async def write(self, texts: Mapping[Partition, OffsetAndMetadata]) -> bool:
+        """Store these texts. Lag tools show the offsets. Returns False, and stores none of them, if one
+        is longer than the brokers allow.
+
+        Raises Unavailable, or Refused if Kafka does not let this user write to the group.
+        """
+        if not texts:
+            return True
+        if max(len(stored.metadata.encode()) for stored in texts.values()) > _MAX_BYTES:
             return False
-        raise _refused(group_id, error) from error
-    finally:
-        await member.stop()
-    return True
+        # The longest one is stored first: if the brokers accept it, they accept the others, too.
+        ordered = sorted(texts, key=lambda partition: len(texts[partition].metadata), reverse=True)
+        member = consumer(self._settings, self.group_id)
+        try:
+            async with errors(), asyncio.timeout(_KAFKA_SECONDS):
+                await start(member, self._settings)
+                assigned = [TopicPartition(*partition) for partition in ordered]
+                member.assign(assigned)
+                member.pause(*assigned)  # it is used to commit only, and need not fetch records
+                for at in assigned:
+                    await member.commit({at: texts[Partition(*at)]})
+        except Unavailable as error:
+            if isinstance(error.__cause__, OffsetMetadataTooLargeError):
+                return False
+            raise _refused(self.group_id, error) from error
+        finally:
+            await member.stop()
+        return True
+
+
+def accepted_texts(settings: ProjectorSettings) -> OffsetTexts:
+    """Returns where the projectors of a group keep what operators have accepted."""
+    return OffsetTexts(settings, f"{settings.group_id}.accepted")
 
 
 def text_of(offset: int, text: str) -> OffsetAndMetadata:
-    """Returns what `write_texts` takes for a partition. Lag tools show the offset."""
+    """Returns what `OffsetTexts.write` takes for a partition. Lag tools show the offset."""
     return OffsetAndMetadata(offset, text)
 
 

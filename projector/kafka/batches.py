@@ -369,7 +369,7 @@ class FetchedRecords:
         return [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
 
 
-class Rest:
+class PendingRecords:
     """What is left of fetched records. A poll that is full leaves the rest for the next one."""
 
     def __init__(self, records: FetchedRecords) -> None:

@@ -44,7 +44,7 @@ _NOT_OF_CONNECTIONS = ("bootstrap_servers", "retry_backoff_ms", "api_version", "
 logger = logging.getLogger(__name__)
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     host: str
     port: int
 
@@ -52,7 +52,7 @@ class Address(NamedTuple):
 class _Named(NamedTuple):
     at: float
     cluster_id: str | None
-    addresses: tuple[Address, ...]
+    addresses: tuple[BrokerAddress, ...]
 
 
 _named: dict[tuple[str, ...], _Named] = {}
@@ -88,7 +88,7 @@ def decoded_once(response: Any) -> Any:
     return response
 
 
-def named(servers: Iterable[str]) -> tuple[Address, ...]:
+def named(servers: Iterable[str]) -> tuple[BrokerAddress, ...]:
     """Returns the brokers that one of the servers has named last; none if none was asked."""
     return _named.get(tuple(servers), _NOBODY).addresses
 
@@ -103,8 +103,8 @@ class _Cluster(ClusterMetadata):  # type: ignore[misc]  # aiokafka has no types
         self.servers = tuple(servers)
 
     @property
-    def addresses(self) -> tuple[Address, ...]:
-        return tuple(sorted(Address(broker.host, broker.port) for broker in self.brokers()))
+    def addresses(self) -> tuple[BrokerAddress, ...]:
+        return tuple(sorted(BrokerAddress(broker.host, broker.port) for broker in self.brokers()))
 
     def update_metadata(self, metadata: Any) -> None:
         super().update_metadata(metadata)
@@ -151,17 +151,17 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
             if not is_kept:
                 opened.close()
 
-    def _addresses(self) -> list[tuple[Address, str | None]]:
+    def _addresses(self) -> list[tuple[BrokerAddress, str | None]]:
         """Returns whom to ask, in order: first the brokers that were named a moment ago, and then the settings. What
         the settings lead to is right, and a broker that was named has to be one of the same cluster still.
         """
         at, cluster_id, addresses = _named.get(self.cluster.servers, _NOBODY)
-        of_settings = [(Address(host, port), None) for host, port, _ in self.hosts]
+        of_settings = [(BrokerAddress(host, port), None) for host, port, _ in self.hosts]
         of_others = [(address, cluster_id) for address in random.sample(addresses, len(addresses))]
         is_fresh = time.monotonic() - at < _FRESH_SECONDS
         return [*of_others, *of_settings] if is_fresh else [*of_settings, *of_others]
 
-    async def _open(self, address: Address) -> Any:
+    async def _open(self, address: BrokerAddress) -> Any:
         """Returns a connection that is not one of this client yet; None if it cannot be opened."""
         return await self._answer(address, partial(create_conn, *address, **self._options))
 

@@ -33,7 +33,7 @@ USUAL_SECONDS = 5.0
 """A transaction that has been open for longer than this is not of the usual length."""
 
 
-class OpenTransaction(NamedTuple):
+class OldestTransaction(NamedTuple):
     """The oldest transaction that is open in a partition.
 
     `first` is the offset of its first record, and `end` the end offset of the partition. `began_at` is the time of that
@@ -65,7 +65,7 @@ async def readable_ends(client: Any, partitions: Iterable[Partition]) -> dict[Pa
     return await _offsets(client, partitions, _LATEST, READ_COMMITTED)
 
 
-async def open_transaction(client: Any, partition: Partition, first: int, end: int) -> OpenTransaction:
+async def open_transaction(client: Any, partition: Partition, first: int, end: int) -> OldestTransaction:
     """Returns the transaction that is open between the readable end of a partition, `first`, and its end offset. Raises
     KafkaError.
     """
@@ -76,8 +76,8 @@ async def open_transaction(client: Any, partition: Partition, first: int, end: i
             _check(partition, code)
             batch = next(map(RecordBatch, whole_batches(data or b"")), None)
             if batch and batch.first == first and batch.is_transactional and not batch.is_control:
-                return OpenTransaction(first, end, batch.first_time)
-    return OpenTransaction(first, end, None)
+                return OldestTransaction(first, end, batch.first_time)
+    return OldestTransaction(first, end, None)
 
 
 async def _offsets(client: Any, partitions: Iterable[Partition], time: int, isolation: int) -> dict[Partition, int]:

@@ -33,11 +33,11 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
-from projector.errors import OtherCluster, Refused, Unavailable
+from projector.errors import Refused, Unavailable, WrongCluster
 from projector.kafka import ends, topics
-from projector.kafka.batches import FetchedRecords, Rest, Unpacker, whole_batches
+from projector.kafka.batches import FetchedRecords, PendingRecords, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
-from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OpenTransaction
+from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OldestTransaction
 from projector.kafka.groups import Groups, Member
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
 from projector.problem import TopicMissing
@@ -91,7 +91,7 @@ class Fetcher:
         self._replicas: dict[Partition, tuple[int, float]] = {}
         """The broker that a leader has named, and until when it is asked."""
         self._offsets: dict[Partition, int] = {}
-        self._held: dict[Partition, Rest] = {}
+        self._held: dict[Partition, PendingRecords] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._error: Exception | None = None
         self.jumped: set[Partition] = set()
@@ -233,7 +233,7 @@ class Fetcher:
             if data and not next(whole_batches(data), None):  # brokers before Kafka 0.10.1 cut off the first batch, too
                 raise CorruptRecordException(f"no whole batch at {at.topic}:{at.partition}")
             if data:
-                self._held[at] = Rest(FetchedRecords(at, data, aborted, self._offsets[at], self._unpacker))
+                self._held[at] = PendingRecords(FetchedRecords(at, data, aborted, self._offsets[at], self._unpacker))
         elif error is OffsetOutOfRangeError:
             asked, first = self._offsets[at], await self._earliest(at)
             if self._offsets.get(at) == asked:
@@ -280,7 +280,7 @@ class _Fetching:
         OtherCluster if these are brokers of another cluster than this one, as far as both are known.
         """
         if cluster and self.cluster and cluster != self.cluster:
-            raise OtherCluster(cluster, self.cluster)
+            raise WrongCluster(cluster, self.cluster)
         self._unpacker.histories = histories
 
     async def present(self) -> list[Topic]:
@@ -322,7 +322,7 @@ class _Fetching:
         async with errors():
             return await ends.readable_ends(self._client, partitions)
 
-    async def open_transaction(self, partition: Partition, first: int, end: int) -> OpenTransaction:
+    async def open_transaction(self, partition: Partition, first: int, end: int) -> OldestTransaction:
         """Returns the transaction that is open between the readable end of a partition, `first`, and its end offset.
         Raises Unavailable.
         """
@@ -342,7 +342,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     """A member of a consumer group, which shares the partitions of some topics with the other members.
 
     The caller decides from which offset each assigned partition is read: `poll` returns no records of a partition
-    before `seek` has been called for it. `on_revoked` is awaited before partitions are revoked.
+    before `seek` has been called for it.
     """
 
     def __init__(
@@ -350,15 +350,15 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         settings: ProjectorSettings,
         kinds: Sequence[Kind],
         group_id: str,
-        on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(settings, kinds, group_id=group_id)
-        self._on_revoked = on_revoked
+        self._on_revoked: Callable[[], Awaitable[None]] | None = None
         self._look_ups = 0
         self.topics = frozenset(self._kinds)
 
-    async def start(self) -> None:
-        """Connect and join the group. Raises Unavailable."""
+    async def start(self, on_revoked: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Connect and join the group. `on_revoked` is awaited before partitions are revoked. Raises Unavailable."""
+        self._on_revoked = on_revoked
         await start(self._consumer, self._settings)
         self.join()
 
@@ -391,7 +391,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Called by aiokafka."""
-        if revoked:
+        if revoked and self._on_revoked:
             await self._on_revoked()
         self.reset([Partition(*partition) for partition in revoked])
 
@@ -594,7 +594,7 @@ async def open_reader(
 
 async def held_back(
     settings: ProjectorSettings, kinds: Sequence[Kind], seconds: float = USUAL_SECONDS
-) -> dict[Partition, OpenTransaction]:
+) -> dict[Partition, OldestTransaction]:
     """Wait until everything can be read that Kafka has acknowledged by now, for so many seconds. Returns the
     transactions that hold back the rest. Raises Unavailable.
     """

@@ -38,7 +38,7 @@ from projector.redis.store import Store
 from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import INCARNATION, STAMP, GenerationId, Stamp, number_of
-from schemas.heartbeat import StandingBy
+from schemas.heartbeat import StandingByLine
 
 
 class Session(AbstractContextManager["Session"]):
@@ -181,7 +181,7 @@ def _check_mapping(record: ControlRecord) -> None:
     for generation in record.state.written:
         known = record.state.generations.get(generation)
         if known and known.mapping > VERSION:
-            raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
+            raise Superseded(StandingByLine(number_of(generation), known.mapping, VERSION))
 
 
 def check_written(record: ControlRecord, generation: GenerationId) -> None:

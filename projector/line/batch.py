@@ -21,23 +21,20 @@ from projector.ledger.control import Advance, Position
 from projector.ledger.ledger import Session
 from projector.line.apply import Applied, FanOuts, apply
 from projector.line.pace import Pacer
+from projector.line.policy import Clock, Policy
 from projector.mapping import Intent
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from schemas.faults import Fault
-from schemas.heartbeat import Halted
+from schemas.heartbeat import HaltedLine
 
-_BATCH_SECONDS = 0.02
-"""How long a batch takes in further polls, and waits for them: each record is written at once, and visible from then
-on, but a checkpoint for every few of them would take as long as to write them."""
-_FAN_OUT_SECONDS = 0.005
-"""How long the line makes steps of fan-outs before it polls again."""
 WINDOW = 1000
-_SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
-"""What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
-parts, and `projector.change` bounds what each of them may cost."""
-_LONG_SECONDS, _REST = 0.01, 0.25
+_SLICE_BYTES = 262_144
+"""What is decoded at once. A larger value is read in parts, and `projector.change` bounds what each of them may
+cost."""
+_REST = 0.25
+"""How long the other line has the event loop after a slice that took longer than planned, as a share of its time."""
 
 
 class BadRecordGuard:
@@ -88,7 +85,7 @@ class BadRecordGuard:
     def _stopped(
         limit: Literal["row", "share"], most: float, counted: Sequence[Coordinates], last: str, fault: Fault
     ) -> LineStopped:
-        return LineStopped(Halted(limit, len(counted), WINDOW, most, last, fault), counted)
+        return LineStopped(HaltedLine(limit, len(counted), WINDOW, most, last, fault), counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
         """No longer count the bad records for which `acceptance` returns something true."""
@@ -106,17 +103,18 @@ class Batch:
     def __init__(
         self,
         guard: BadRecordGuard,
+        policy: Policy,
         acceptance: Callable[[Coordinates], Acceptance | None] = lambda _: None,
-        most: int = 5000,
+        clock: Clock = time,
     ) -> None:
-        """`guard` counts the bad records of this batch. `acceptance` finds out whether an operator has accepted one.
-        The batch takes in no more polls after `most` records.
-        """
+        """`guard` counts the bad records of this batch. `acceptance` finds out whether an operator has accepted one."""
         self.guard = guard
+        self._policy = policy
         self._acceptance = acceptance
-        self.left = most
+        self._clock = clock
+        self.left = policy.batch_records
         """How many more records it may take in; below 0 if the last poll had more."""
-        self._began = time.monotonic()
+        self._began = clock.monotonic()
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
         """Of this poll: the earliest time of an event."""
@@ -133,12 +131,12 @@ class Batch:
     @property
     def seconds(self) -> float:
         """The time since the batch was begun."""
-        return time.monotonic() - self._began
+        return self._clock.monotonic() - self._began
 
     @property
     def wait(self) -> float:
         """How many seconds it may wait for more records."""
-        return _BATCH_SECONDS - self.seconds
+        return self._policy.batch - self.seconds
 
     @property
     def takes_more(self) -> bool:
@@ -151,7 +149,8 @@ class Batch:
         A slice may be empty, so that the caller can do something else between many bad or large records.
         """
         intents: list[Intent] = []
-        left, until = _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
+        now, seconds = self._clock.monotonic, self._policy.slice
+        left, until = _SLICE_BYTES, now() + seconds
         try:
             for partition, records in polled.items():
                 for found in self._intents(partition, records):
@@ -160,9 +159,9 @@ class Batch:
                         left -= len(record.value or b"")
                         if intent:
                             intents.append(intent)
-                    if not found or len(intents) == size or left <= 0 or time.perf_counter() > until:
+                    if not found or len(intents) == size or left <= 0 or now() > until:
                         yield intents
-                        intents, left, until = [], _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
+                        intents, left, until = [], _SLICE_BYTES, now() + seconds
         except LineStopped as error:
             # No checkpoint will cover this batch, so nobody needs the rest of the last slice.
             yield from self._stop(error, polled, until)
@@ -181,9 +180,9 @@ class Batch:
         pace = await pacer.pace(size)
         in_flight: deque[asyncio.Task[Applied]] = deque()
         try:
-            started = time.perf_counter()
+            started = self._clock.monotonic()
             for intents in self.slices(polled, pace.slice_records):
-                seconds = time.perf_counter() - started
+                seconds = self._clock.monotonic() - started
                 await pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
                     self.applied.add(await in_flight.popleft())
@@ -198,8 +197,8 @@ class Batch:
                 in_flight.append(asyncio.create_task(applying))
                 # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
                 # loop, so after a slice that took long the other line has some time for itself.
-                await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
-                started = time.perf_counter()
+                await asyncio.sleep(seconds * _REST if seconds > self._policy.slice else 0)
+                started = self._clock.monotonic()
             while in_flight:
                 self.applied.add(await in_flight.popleft())
         finally:
@@ -210,16 +209,16 @@ class Batch:
         self.last |= {partition: records[-1] for partition, records in polled.items()}
         oldest, self._oldest = self._oldest, None
         if oldest is not None:
-            self.freshness = max(self.freshness or 0.0, time.time() - oldest / 1000)
+            self.freshness = max(self.freshness or 0.0, self._clock.time() - oldest / 1000)
 
     async def fan_out(self, session: Session, store: Store) -> bool:
         """Make some steps of the fan-outs, for a few milliseconds. Returns whether any lead was written. Raises
         Unavailable.
         """
-        before, until = self.applied.respliced, time.monotonic() + _FAN_OUT_SECONDS
+        before, until = self.applied.respliced, self._clock.monotonic() + self._policy.fan_out
         while self.fan_outs:
             self.applied.respliced += await self.fan_outs.step(store, session.generations, session)
-            if time.monotonic() > until:
+            if self._clock.monotonic() > until:
                 break
         return self.applied.respliced > before
 
@@ -232,9 +231,9 @@ class Batch:
         for bad in self._bad_behind(offset, polled[Partition(topic, number)]):
             if bad:
                 behind.append(bad)
-            if time.perf_counter() > until:
+            if self._clock.monotonic() > until:
                 yield []
-                until = time.perf_counter() + _SLICE_SECONDS
+                until = self._clock.monotonic() + self._policy.slice
         found = [*stopped.bad, *behind]
         halt = msgspec.structs.replace(stopped.halt, bad=len(found), ranges=_ranges(found))
         self.stopped = LineStopped(halt, stopped.bad)
@@ -245,7 +244,7 @@ class Batch:
 
     def advances(self, positions: Mapping[Partition, int]) -> dict[Partition, Advance]:
         """Returns by how much each partition advances, from its present position."""
-        now = int(time.time() * 1000)
+        now = int(self._clock.time() * 1000)
         return {
             partition: Advance(positions[partition], Position(end, self._event_times.get(partition, 0), now))
             for partition, end in self.ends().items()

@@ -23,24 +23,16 @@ from projector.line.batch import BadRecordGuard, Batch
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
 from projector.line.placement import Placement
-from projector.line.positions import Beside, Positions
+from projector.line.policy import Clock, Policy
+from projector.line.positions import Positions
 from projector.liveness import LineHealth
-from projector.record import Partition, Record, counted
+from projector.record import Partition, Record, count_by_topic
 from projector.redis.store import Store
 from projector.stop import Stop
+from runtime.background import BackgroundCall
 from schemas import names
-from schemas.heartbeat import Failing
-from schemas.resources import Kind
-from schemas.settings import ProjectorSettings
+from schemas.heartbeat import FailingLine
 
-_POLL_SECONDS = 0.5
-_CHECK_SECONDS = 1.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between attempts while Redis or Kafka is not available. The first attempt after an outage applies what was
-published meanwhile, such as the revocation of a key."""
-_LONGEST_PAUSE_AFTER_DEFECT = 5.0
-_HALTED_SECONDS, _SUPERSEDED_SECONDS = 2.0, 1.0
-"""Between two looks at whether the line may continue."""
 _LOG_HALT_SECONDS = 30.0
 _LOGGED_BAD_RECORDS = 10
 """Log lines for each checkpoint."""
@@ -59,45 +51,48 @@ class Line:
     def __init__(
         self,
         name: str,
-        settings: ProjectorSettings,
-        kinds: Sequence[Kind],
-        group_id: str,
+        source: Source,
+        accepted: AcceptedRecords,
         store: Store,
         ledger: Ledger,
+        policy: Policy,
         pacer: Pacer | None = None,
+        clock: Clock = time,
         *,
         ends: bool = False,
     ) -> None:
+        """`accepted` are the bad records that an operator has accepted: they become dead letters as well, and never
+        halt the line.
+        """
         self._name = name
-        self._batch_records = settings.batch_records
+        self._source = source
+        self._accepted = accepted
         self._store = store
+        self._policy = policy
         self._pacer = pacer or Pacer()
+        self._clock = clock
         self._ends = ends
-        self._source = Source(settings, kinds, group_id, self._on_revoked)
-        self._positions = Positions(name, self._source, ledger)
-        self._check = Beside(self._positions.check)
-        self._exchange = Beside(self._positions.exchange)
-        self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
-        self._accepted = AcceptedRecords(settings, store)
-        """The bad records that an operator has accepted: they become dead letters as well, and never halt the line."""
+        self._positions = Positions(name, source, ledger, clock)
+        self._check = BackgroundCall(self._positions.check)
+        self._exchange = BackgroundCall(self._positions.exchange)
+        self._guard = BadRecordGuard(policy.bad_share, policy.bad_row)
         self._fanning_out: Batch | None = None
         """What was written, and is covered as soon as its fan-outs have ended."""
         self._filling: Batch | None = None
         """What was written since then. Its fan-outs begin after those before: changes of one contact share them."""
         self._round = 0
         """The round of the positions that both belong to."""
-        # If most of the last poll was stale, asking Redis first is cheaper than decoding the records again.
         self._checked_at = 0.0
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
         self.health = LineHealth(name)
-        self.topics = self._source.topics
+        self.topics = source.topics
         self._unknown_fields = UnknownFields(self.topics)
         self._placement = Placement()
 
     def misplaced(self) -> list[str]:
         """Returns the topics with records in other partitions than murmur2 gives."""
-        return self._placement.misplaced(time.monotonic())
+        return self._placement.misplaced(self._clock.monotonic())
 
     @property
     def member_id(self) -> str:
@@ -111,13 +106,13 @@ class Line:
     async def run(self, stop: Stop) -> None:
         """Project until `stop` is set; then finish the current batch and leave the group."""
         await self._start(stop)
-        pause = FIRST_PAUSE
+        pause = self._policy.first_pause
         try:
             while not stop.is_set():
                 try:
                     await self._step()
                     if not self.health.fails:
-                        pause = FIRST_PAUSE
+                        pause = self._policy.first_pause
                 except LineStopped as error:
                     await self._halt(error, stop)
                 except Superseded as error:
@@ -129,7 +124,8 @@ class Line:
                 except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails
                     self._on_failure(error)
                     await stop.sleep(pause)
-                    longest = LONGEST_PAUSE if isinstance(error, Unavailable) else _LONGEST_PAUSE_AFTER_DEFECT
+                    is_outage = isinstance(error, Unavailable)
+                    longest = self._policy.longest_pause if is_outage else self._policy.longest_pause_after_defect
                     pause = min(2 * pause, longest)
             await self._exchange.ended()
             await self._positions.commit()
@@ -143,7 +139,7 @@ class Line:
         """Join the group, as soon as Kafka is available."""
         while not stop.is_set():
             try:
-                await self._source.start()
+                await self._source.start(self._on_revoked)
             except Unavailable as error:
                 self._on_failure(error)
                 await stop.sleep(1.0)
@@ -165,8 +161,8 @@ class Line:
                 extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
             )
         self._forget_former_batches()
-        wait = 0.0 if self._fanning_out or self._filling else _POLL_SECONDS
-        polled = await self._source.poll(self._batch_records, wait)
+        wait = 0.0 if self._fanning_out or self._filling else self._policy.poll
+        polled = await self._source.poll(self._policy.batch_records, wait)
         if await self._start_over_if_history_was_lost(polled, self._uncovered_ends()):
             return
         async with self._covering:  # a revocation waits until the batch is covered, or for one step of its fan-outs
@@ -183,7 +179,7 @@ class Line:
         what was written since those began. Whatever fails before a position covers them, all of them are read again.
         """
         guard = self._fanning_out.guard if self._fanning_out else self._guard
-        batch = self._filling or Batch(guard.fork(), self._accepted.find, self._batch_records)
+        batch = self._filling or Batch(guard.fork(), self._policy, self._accepted.find, self._clock)
         while polled:
             counted = len(batch.counted)
             await self._write(polled, batch)
@@ -240,7 +236,7 @@ class Line:
             self.health.advanced()
             self._metrics.batch(batch.applied, len(batch.dead_letters), batch.seconds, batch.freshness)
             _report(dead_letters)
-            now, state = time.monotonic(), self._positions.session.record.state
+            now, state = self._clock.monotonic(), self._positions.session.record.state
             self._unknown_fields.look(batch.last, now)
             self._placement.look(batch.last, state.partitions, now)
             await erase_late(self._store, dead_letters)
@@ -281,8 +277,8 @@ class Line:
                 self._act_on(await self._positions.pass_markers(readable_ends))
             if self._positions.are_at(readable_ends):
                 self.health.advanced()
-        now = time.monotonic()
-        if now - self._checked_at < _CHECK_SECONDS:
+        now = self._clock.monotonic()
+        if now - self._checked_at < self._policy.check:
             return
         self._checked_at = now
         self._positions.keep_assigned()
@@ -300,7 +296,7 @@ class Line:
                 self._metrics.count(REWINDS)
                 logger.warning(
                     "Redis has lost writes of this projector: the line reads again from the stored positions",
-                    extra=self._fields() | {"partitions": counted(map(partition_named, fields))},
+                    extra=self._fields() | {"partitions": count_by_topic(map(partition_named, fields))},
                 )
             case ControlChanged():
                 pass  # what has changed is logged as soon as the next session knows it
@@ -327,7 +323,7 @@ class Line:
                 raise error
             self._metrics.count(DEFECTS)
             defect.report(f"the line {self._name}", error)
-            self.health.stops(Failing(self._name, type(error).__name__))
+            self.health.stops(FailingLine(self._name, type(error).__name__))
         self._positions.reset()
 
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
@@ -346,8 +342,8 @@ class Line:
         """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
         logged_at = -_LOG_HALT_SECONDS
         while not (stop.is_set() or await self._accepted.include_any(error.bad)):
-            if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
-                logged_at = time.monotonic()
+            if self._clock.monotonic() - logged_at >= _LOG_HALT_SECONDS:
+                logged_at = self._clock.monotonic()
                 logger.error(
                     "the line is halted and skips nothing. Fix the producer or the projector, or raise the limit, then "
                     "restart the projector: it resumes where it stopped. %s",
@@ -356,7 +352,7 @@ class Line:
                 )
             with suppress(Unavailable):
                 await self._source.stay()
-            await stop.sleep(_HALTED_SECONDS)
+            await stop.sleep(self._policy.halted)
         if not stop.is_set():
             logger.info("bad records were accepted: the line resumes", extra=self._fields())
 
@@ -369,7 +365,7 @@ class Line:
         self._positions.reset()
         self._source.leave()
         while not stop.is_set() and await self._is_superseded():
-            await stop.sleep(_SUPERSEDED_SECONDS)
+            await stop.sleep(self._policy.superseded)
         self._source.join()
         self.health.resumes()
 

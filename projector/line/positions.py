@@ -4,11 +4,9 @@ A position is the offset of the next record. It is stored in Redis, after the wr
 forward there. Kafka's consumer group gets a copy of it for lag tools; a line never resumes from that copy.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -19,7 +17,6 @@ from projector.ledger import breaks
 from projector.ledger.control import (
     NOTHING_STORED,
     Advance,
-    Break,
     Checkpointed,
     ControlRecord,
     Covered,
@@ -28,16 +25,12 @@ from projector.ledger.control import (
     revision,
 )
 from projector.ledger.ledger import Ledger, Session
-from projector.record import Partition, Record, counted
-from projector.redis.scripts import RewindRow
+from projector.line.history import History
+from projector.line.policy import Clock
+from projector.record import Partition, Record, count_by_topic
 
-T = TypeVar("T")
 Ends = tuple[dict[Partition, int], dict[str, str]]
 """The readable ends of partitions, and the ids of the topics."""
-
-_BEHIND_SECONDS = 60.0
-"""A broker learns of a topic that was created again within seconds. One that still names the former topic afterwards
-says the truth: such as a cluster that was restored from a backup."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,16 +41,15 @@ class Positions:
     Every coroutine raises Unavailable, except `commit` and `release`.
     """
 
-    def __init__(self, line: str, source: Source, ledger: Ledger) -> None:
+    def __init__(self, line: str, source: Source, ledger: Ledger, clock: Clock = time) -> None:
         self._line = line
         self._source = source
         self._ledger = ledger
+        self._clock = clock
         self._session: Session | None = None
         self._record: ControlRecord | None = None
         self._uncommitted: dict[Partition, int] = {}
-        self._topic_ids: dict[str, str] = {}
-        self._jumped: dict[Partition, int] = {}
-        """The first offset of each partition of which it was noted that records before it were never read."""
+        self._history = History(line, source, ledger)
         self.offsets: dict[Partition, int] = {}
         self.round = 0
         """Another one after each return to the stored positions: what was written before, and is not covered, is read
@@ -81,7 +73,7 @@ class Positions:
         if self._session and not self._source.unpositioned():
             return None
         await self._open()
-        while self._source.unpositioned() and await self.take_back():
+        while self._source.unpositioned() and await self._take_back():
             await self._open()  # the control record has changed, and so have the positions
         before, self._record = self._record, self.session.record
         await self._seek_unpositioned()
@@ -106,7 +98,7 @@ class Positions:
         known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
         self.offsets |= known  # what Redis holds, and the next checkpoint expects; Kafka may begin later (`used`)
         self.keep_assigned()
-        logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": counted(used)})
+        logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": count_by_topic(used)})
 
     async def _open(self) -> None:
         """Open a session, instead of the present one if there is one. If the control record has changed since that one
@@ -147,92 +139,27 @@ class Positions:
         """
         self._source.reset(before)
         await self._open()  # the present session has the positions with which it began
-        if not await self.take_back():
+        if not await self._take_back():
             await self.discard_stored(before)
         self.reset()
 
-    async def take_back(self) -> bool:
-        """Take back stored positions that say nothing about their topic any more, because it was created again or
-        was cut off below them, after noting that in the control record. Returns whether there were any: then open a
-        session.
+    async def _take_back(self) -> bool:
+        """Take back stored positions that say nothing about their topic any more, after noting that in the control
+        record. Returns whether there were any: then open a session.
         """
-        self._topic_ids = await self._source.topic_ids()
-        session = self.session
-        state = session.record.state
-        self._source.read_as(state.histories, state.cluster)  # nothing of another cluster is applied
-        if self._source.cluster and not state.cluster:
-            await self._ledger.learn_cluster(session, self._source.cluster)
+        if await self._history.learn_cluster(self.session):
             return True
-        former = {it.former_id for it in state.breaks if it.kind == "topic_recreated" and it.age < _BEHIND_SECONDS}
-        if behind := [name for name, id_ in self._topic_ids.items() if id_ in former]:
-            raise Unavailable(f"Kafka: a broker still names a topic that was deleted: {', '.join(behind)}")
-        stored = await self._ledger.stored(session, self._source.unpositioned())
-        found = breaks.recreated(session.record, stored, self._topic_ids)
-        again = {it.topic: it.topic_id for it in found}
-        # A position that is already one of the present topic stays.
-        rewinds = [breaks.rewind(partition, again[partition.topic]) for partition in stored if partition.topic in again]
-        cut_off, more = await self._cut_off(session, stored, again.keys())
-        missed = await self._missed(session, stored, again.keys())
-        topics = sorted({at.topic for at in missed})
-        found += cut_off + [breaks.new_break(session.record, "records_missed", topic) for topic in topics]
-        if not found:
+        lost = await self._history.lost(self.session)
+        if not lost.breaks:
             return False
-        for one in found:
-            logger.error(
-                "a topic has lost records, so something may be served that Kafka no longer has: see `status`",
-                extra={"line": self._line, "topic": one.topic, "problem": one.kind},
-            )
-        if await self._ledger.note(session, found):
-            self._jumped |= missed
+        if await self._history.note(self.session, lost):
             await self._open()  # the note has ended the session: a new connection would refuse it
-            await self._ledger.rewind(self.session, rewinds + more)
+            await self._ledger.rewind(self.session, lost.rewinds)
         return True
-
-    async def _missed(
-        self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
-    ) -> dict[Partition, int]:
-        """Returns the first offsets of the partitions of which Kafka has deleted records before this line read them.
-
-        While a shard is being filled, it misses nothing of a partition without a position, of which it holds nothing.
-        The positions move on with the next records.
-        """
-        unpositioned = [at for at in self._source.unpositioned() if at.topic not in recreated]
-        lowest = dict.fromkeys(self._ledger.unread(session, unpositioned), 0)
-        lowest |= {
-            partition: min(position.offset for position in stored[partition])
-            for partition in unpositioned
-            if stored.get(partition) and partition not in lowest
-        }
-        firsts = await self._source.first_offsets(lowest) if lowest else {}
-        return {at: first for at, first in firsts.items() if lowest[at] < first != self._jumped.get(at)}
-
-    async def _cut_off(
-        self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
-    ) -> tuple[list[Break], list[RewindRow]]:
-        """The partitions of this line whose log parts from what was read below a stored position."""
-        highest = {
-            partition: max(stored[partition], key=lambda position: position.offset)
-            for partition in self._source.unpositioned()
-            if partition in stored and partition.topic not in recreated
-        }
-        forks = await self._source.forks({p: at.leader_epoch for p, at in highest.items() if at.leader_epoch >= 0})
-        found, rewinds = {}, []
-        for partition, fork in forks.items():
-            at = highest[partition]
-            if fork.offset < at.offset:
-                id_ = self._topic_ids.get(partition.topic, "")
-                found[partition.topic] = breaks.new_break(
-                    session.record, "topic_truncated", partition.topic, at.topic_id, id_
-                )
-                to = replace(at, offset=fork.offset, leader_epoch=fork.epoch, topic_id=id_)
-                rewinds.append(breaks.rewind(partition, id_, fork.offset, to))
-        return list(found.values()), rewinds
 
     def are_of_former_topics(self, topic_ids: Mapping[str, str]) -> bool:
         """Returns whether a topic has another id than when this line sought its positions, or the cluster has."""
-        if self._session and self._source.cluster not in ("", self._session.record.state.cluster):
-            return True
-        return any(topic_ids.get(topic, known) != known for topic, known in self._topic_ids.items())
+        return self._history.has_changed(self._session, topic_ids)
 
     async def discard_stored(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Discard, in Redis, the positions of partitions that end before them, although nothing tells why.
@@ -244,7 +171,7 @@ class Positions:
         if offsets:
             logger.warning(
                 "partitions end before their stored positions: they are read from the beginning",
-                extra={"line": self._line, "partitions": counted(offsets)},
+                extra={"line": self._line, "partitions": count_by_topic(offsets)},
             )
             await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)
@@ -264,7 +191,7 @@ class Positions:
         return outcome
 
     def _whole(self, partition: Partition, position: Position) -> Position:
-        topic_id = self._topic_ids.get(partition.topic, "")
+        topic_id = self._history.topic_ids.get(partition.topic, "")
         return replace(position, leader_epoch=self._source.leader_epoch(partition), topic_id=topic_id)
 
     async def check(self) -> Checkpointed | None:
@@ -294,7 +221,7 @@ class Positions:
             position = self._source.position(partition)
             at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
             if at is not None and at < end == position:
-                advances[partition] = Advance(at, Position(end, 0, int(time.time() * 1000)))
+                advances[partition] = Advance(at, Position(end, 0, int(self._clock.time() * 1000)))
         return await self.cover(advances) if advances else None
 
     def are_at(self, ends: Mapping[Partition, int]) -> bool:
@@ -335,36 +262,3 @@ class Positions:
         if self._session:
             self._session.close()
             self._session = None
-
-
-class Beside(Generic[T]):
-    """Does a piece of work while the line continues: otherwise, everything that arrives meanwhile would be late.
-
-    At most one is under way. `cancel` must be called before what the work needs is closed.
-    """
-
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._work = work
-        self._working: asyncio.Task[T] | None = None
-
-    def begin(self) -> None:
-        """Begin, unless it is under way."""
-        self._working = self._working or asyncio.create_task(self._work())
-
-    def take_answer(self) -> T | None:
-        """Returns what the work has returned, once; None if there is nothing yet. Raises what the work has raised."""
-        if self._working is None or not self._working.done():
-            return None
-        ended, self._working = self._working, None
-        return ended.result()
-
-    async def ended(self) -> None:
-        """Wait until it is not under way."""
-        if self._working:
-            await asyncio.wait([self._working])
-
-    async def cancel(self) -> None:
-        """Cancel it if it is under way."""
-        if self._working:
-            self._working.cancel()
-            await asyncio.gather(self._working, return_exceptions=True)

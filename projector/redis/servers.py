@@ -248,7 +248,7 @@ def fields(info: bytes) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
-class Request(NamedTuple):
+class RoutedCommand(NamedTuple):
     """A command in the protocol of Redis, and one of its keys, which decides the server that it is sent to."""
 
     key: bytes
@@ -268,7 +268,7 @@ class OneServer:
         self._node = Node(where, self.replication_epoch, client_name, timeout)
 
     async def send(
-        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+        self, requests: Sequence[RoutedCommand], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
         """Returns the replies in order; each may be an ErrorReply. Raises what `Node.send` raises."""
         return await self._node.send([request.packed for request in requests], replication_epoch, fence)
@@ -305,7 +305,7 @@ class _Route(NamedTuple):
     """The server that a request is sent to. `number` is the index of the request among all requests."""
 
     number: int
-    request: Request
+    request: RoutedCommand
     to: Node
     asking: bool = False
 
@@ -329,7 +329,7 @@ class Cluster:
         self._reading = asyncio.Lock()
 
     async def send(
-        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+        self, requests: Sequence[RoutedCommand], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
         """Redirected requests are sent again, to the right primary."""
         await self._refresh_map()

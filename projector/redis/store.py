@@ -16,7 +16,7 @@ import msgspec
 from projector.errors import Refused, Unavailable
 from projector.problem import RedisEvicts
 from projector.redis.scripts import SCRIPTS
-from projector.redis.servers import Fence, Node, Request, all_of, fields, good, servers
+from projector.redis.servers import Fence, Node, RoutedCommand, all_of, fields, good, servers
 from projector.words import say
 from runtime.redis.connection import pack, pack_bytes
 from runtime.redis.errors import ErrorReply, ReadOnly, ScriptMissing
@@ -127,7 +127,7 @@ class Store:
         Raises Unavailable if any of them failed, if `replication_epoch` is no longer the current one, or if the fence
         refuses a new connection.
         """
-        requests = [Request(command.keys[0], pack_bytes(command.words())) for command in commands]
+        requests = [RoutedCommand(command.keys[0], pack_bytes(command.words())) for command in commands]
         replies = await self._servers.send(requests, replication_epoch, fence)
         missing = [number for number, reply in enumerate(replies) if isinstance(reply, ScriptMissing)]
         if missing:
@@ -145,7 +145,7 @@ class Store:
         Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed, or if
         the fence refuses a new connection.
         """
-        return good(await self._servers.send([Request(words[1], pack(words)) for words in commands], fence=fence))
+        return good(await self._servers.send([RoutedCommand(words[1], pack(words)) for words in commands], fence=fence))
 
     async def ask_one(self, *words: Any) -> Any:
         """Send one plain command, whose second word is the key. Returns its reply as `ask` does. Raises Unavailable."""
@@ -187,7 +187,7 @@ class Store:
         PERSIST changes nothing. Raises Unavailable.
         """
         try:
-            replies = await self._servers.send([Request(key, pack((b"PERSIST", key))) for key in keys])
+            replies = await self._servers.send([RoutedCommand(key, pack((b"PERSIST", key))) for key in keys])
         except Unavailable as error:
             if isinstance(error.__cause__, ReadOnly):  # it ends the connection, because the server may be a demoted one
                 return str(error.__cause__)

@@ -28,7 +28,16 @@ from projector.stop import Stop, repeat
 from projector.upkeep import jobs
 from projector.upkeep.evictions import since_noted
 from projector.upkeep.repair import Repair, keeps_what_it_had, lost_topics
-from projector.verify.comparison import MAX_LATENCY, Access, Comparison, Documents, Finding, Outcome, Subject, readings
+from projector.verify.comparison import (
+    MAX_LATENCY,
+    AccessComparison,
+    Comparison,
+    DocumentComparison,
+    Finding,
+    Outcome,
+    Subject,
+    readings,
+)
 from projector.verify.parts import Part
 from projector.verify.report import FORMER_PARTITION
 from projector.verify.topics import open_topics
@@ -51,7 +60,7 @@ SUBJECTS: tuple[SubjectName, ...] = get_args(SubjectName)
 logger = logging.getLogger(__name__)
 
 
-class _Progress(msgspec.Struct, frozen=True):
+class _ComparisonProgress(msgspec.Struct, frozen=True):
     """What a comparison still has to do. It is one of these breaks and generations: others need one of their own."""
 
     of: list[Break]
@@ -116,9 +125,9 @@ class _Work:
         missing, Superseded, and Unavailable.
         """
         seen = [it for it in record.state.breaks if it.kind in WHOLE_HISTORY]
-        subject: Subject = Access(self._store)
+        subject: Subject = AccessComparison(self._store)
         if self._subject == "documents":
-            subject = Documents(self._store, compared, Pacer.of_replay(self._store, MAX_LATENCY))
+            subject = DocumentComparison(self._store, compared, Pacer.of_replay(self._store, MAX_LATENCY))
         async with open_topics(self._store, self._settings, subject.kinds) as topics:
             if recreated(record, record.stored(), await topics.reader.topic_ids()):
                 raise Unavailable("Kafka: a topic was created again, and no line has noticed it yet")
@@ -132,7 +141,7 @@ class _Work:
             async for outcome in comparison.run(left):
                 if not _is_right(outcome, record):
                     unsettled.append(outcome.reading.part)
-                await self._keep(_Progress(of, compared, [*list(left)[1:], *unsettled]))
+                await self._keep(_ComparisonProgress(of, compared, [*list(left)[1:], *unsettled]))
         about |= {"written": repair.written, "deleted": repair.deleted}
         if unsettled:
             about |= {"parts": len(unsettled)}
@@ -152,12 +161,12 @@ class _Work:
         """Returns the parts that are left of this comparison, if it was begun before."""
         value = await self._store.ask_one(b"GET", names.comparison(self._subject))
         try:
-            progress = msgspec.json.decode(value or b"null", type=_Progress | None)
+            progress = msgspec.json.decode(value or b"null", type=_ComparisonProgress | None)
         except msgspec.MsgspecError:  # of another version
             return None
         return progress.left if progress and (progress.of, progress.generations) == (of, compared) else None
 
-    async def _keep(self, progress: _Progress) -> None:
+    async def _keep(self, progress: _ComparisonProgress) -> None:
         await self._store.ask_one(b"SET", names.comparison(self._subject), msgspec.json.encode(progress))
 
     def _raised(self, record: ControlRecord) -> list[Break]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, history, sweep
+from projector.ledger import acts, copies, sweep
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
@@ -41,7 +41,7 @@ class Keeper:
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
         self._dropping_since: dict[GenerationId, float] = {}
         self._warned_at = self._measured_at = -_WARN_SECONDS
-        self._acts = history.HistoryLog(writing.store)
+        self._acts = acts.ActLog(writing.store)
 
     async def run(self, stop: Stop) -> None:
         """Repeat until `stop` is set. Retries while Redis or Kafka is unavailable."""

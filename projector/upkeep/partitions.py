@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from projector.errors import Conflict, Refused
-from projector.kafka.accepted import read_texts, text_of, write_texts
+from projector.kafka.accepted import OffsetTexts, text_of
 from projector.kafka.topics import Topic
 from projector.ledger import breaks, copies
 from projector.ledger.control import ControlRecord, PartitionCount, State
@@ -43,7 +43,7 @@ class Partitions:
         self._settings = settings
         self._sessions, self._store = writing.sessions, writing.store
         self._seen = seen
-        self._group_id = f"{settings.group_id}.partitions"
+        self._texts = OffsetTexts(settings, f"{settings.group_id}.partitions")
         self._written: dict[str, PartitionCount] = {}
         """What Kafka remembers, as far as this projector has written it."""
         self._written_at = 0.0
@@ -96,7 +96,7 @@ class Partitions:
     async def _read(self, topics: Sequence[str] | set[str]) -> dict[str, PartitionCount]:
         """Returns what Kafka remembers. What this user may not read counts as nothing."""
         try:
-            texts = await read_texts(self._settings, self._group_id, [Partition(name, 0) for name in topics])
+            texts = await self._texts.read([Partition(name, 0) for name in topics])
         except Refused as error:
             logger.warning("how many partitions there were cannot be read", extra={"error": str(error)})
             return {}
@@ -113,7 +113,7 @@ class Partitions:
             for name, count in (others | confirmed).items()
         }
         try:
-            await write_texts(self._settings, self._group_id, texts)
+            await self._texts.write(texts)
         except Refused as error:
             logger.warning("how many partitions there are cannot be written to Kafka", extra={"error": str(error)})
         self._written, self._written_at = dict(confirmed), time.monotonic()

@@ -24,7 +24,7 @@ Drop = Callable[[bytes, list[bytes]], Awaitable[int]]
 """Deletes these keys of an organization, and returns how many existed."""
 
 
-class _Progress(msgspec.Struct, frozen=True):
+class _PassProgress(msgspec.Struct, frozen=True):
     """Which organizations a pass looks for, with the heads of their deletions, up to which cursor it has come, and how
     many keys it has deleted of each.
     """
@@ -71,18 +71,18 @@ class Passes:
                 servers.setdefault(node, set()).add(owner)
         return servers
 
-    async def _stored(self, run_id: bytes, owners: set[bytes]) -> _Progress | None:
+    async def _stored(self, run_id: bytes, owners: set[bytes]) -> _PassProgress | None:
         """Returns how far a pass for some of these organizations has come, whose program has ended."""
         stored = await self._store.ask_one(b"HGET", names.ERASURES, run_id)
         try:
-            progress = msgspec.json.decode(stored or b"null", type=_Progress | None)
+            progress = msgspec.json.decode(stored or b"null", type=_PassProgress | None)
         except msgspec.MsgspecError:  # of another version
             return None
         own = {owner.decode(): self._heads[owner].hex() for owner in owners}
         return progress if progress and progress.heads.items() <= own.items() else None
 
     async def _over(
-        self, node: Node, run_id: bytes, owners: set[bytes], progress: _Progress | None
+        self, node: Node, run_id: bytes, owners: set[bytes], progress: _PassProgress | None
     ) -> dict[bytes, int]:
         """Look through the keys of a server, from where the pass has come to. Returns how many keys the whole pass has
         deleted of each organization.
@@ -104,7 +104,7 @@ class Passes:
             if time.monotonic() - stored_at > _STORE_SECONDS:
                 is_stored, stored_at = True, time.monotonic()
                 counts = {owner.decode(): count for owner, count in found.items()}
-                text = msgspec.json.encode(_Progress(heads, cursor.decode(), counts))
+                text = msgspec.json.encode(_PassProgress(heads, cursor.decode(), counts))
                 await self._store.ask_one(b"HSET", names.ERASURES, run_id, text)
             await self._pacer.wait()
             if self._pacer.yields:

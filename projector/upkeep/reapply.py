@@ -3,6 +3,7 @@
 Stale records change nothing, as everywhere. Bad records are usually skipped: the line has parked them as dead letters.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from projector.dead_letter import DeadLetter
@@ -23,6 +24,8 @@ from schemas.settings import ProjectorSettings
 
 _BATCH, _BATCH_BYTES = 200, 262_144
 Wanted = Callable[[Record], bool]
+
+logger = logging.getLogger(__name__)
 
 
 def of_organizations(organization_ids: Iterable[str]) -> Wanted:
@@ -57,12 +60,13 @@ async def in_place(
     Documents that already show the same event are written as well, which repairs corrupted ones. With `parks`, bad
     records become dead letters. Returns how many of these records the topics contain. Raises Superseded or Unavailable.
     """
-    count = 0
+    read = count = 0
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
         state = (await copies.current(writing.store)).state
         reader.read_as(state.histories, state.cluster)
         async for records in reader.read(ranges):
+            read += len(records)
             selected = [record for record in records if wanted(record)]
             count += len(selected)
             if not selected:
@@ -70,6 +74,7 @@ async def in_place(
             with await writing.sessions.open() as session:
                 for batch in _batches(selected):
                     await write(writing.store, batch, session.generations, fence=session, parks=parks)
+    logger.info("the topics were read again", extra={"read": read, "records": count})
     return count
 
 

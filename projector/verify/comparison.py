@@ -23,8 +23,8 @@ from projector.verify.reading import Reading, TooLarge
 from projector.verify.report import FORMER_PARTITION, Difference, Report, counts_by_topic
 from projector.verify.stored import (
     AccessName,
-    Document,
     Stored,
+    StoredDocument,
     contact_of,
     differing_fields,
     differs,
@@ -230,13 +230,17 @@ async def documents(
     of further ones are not read again to name their fields.
     """
     return await _verified(
-        store, settings, Documents(store, [generation], Pacer.of_replay(store, MAX_LATENCY)), allowed, most_named
+        store,
+        settings,
+        DocumentComparison(store, [generation], Pacer.of_replay(store, MAX_LATENCY)),
+        allowed,
+        most_named,
     )
 
 
 async def access(store: Store, settings: ProjectorSettings) -> Report:
     """Compare all organizations and API keys with the topics. Raises Refused if a topic is missing, and Unavailable."""
-    return await _verified(store, settings, Access(store), frozenset(), MOST_NAMED)
+    return await _verified(store, settings, AccessComparison(store), frozenset(), MOST_NAMED)
 
 
 async def _verified(
@@ -318,7 +322,7 @@ def _fields(finding: Finding, reading: Reading, whole: Reference) -> tuple[str, 
     if not isinstance(resource, Resource) or body is None:
         return ()
     found = document(resource, stored.value)
-    expected = Document(whole.newest[entity].version, body, expected_hashes(reading.expected, entity))
+    expected = StoredDocument(whole.newest[entity].version, body, expected_hashes(reading.expected, entity))
     if fields := differing_fields(expected, found):
         return fields
     if not stored_hashes(resource, stored.value):
@@ -326,7 +330,7 @@ def _fields(finding: Finding, reading: Reading, whole: Reference) -> tuple[str, 
     return ("index",) if resource is LEAD and stored.indexed != stored.value[SUMMARY_HASH] else ()
 
 
-class Documents:
+class DocumentComparison:
     """The documents of some generations. A unit is a generation and a document."""
 
     kinds: Sequence[Kind] = (ORGANIZATION, *RESOURCES)
@@ -409,7 +413,7 @@ def _judge(
         looked.findings.append(Finding(unit, entity, (FORMER_PARTITION,) if is_former else fields, stored, generation))
 
 
-class Access:
+class AccessComparison:
     """Organizations and API keys. Several API keys may share the record of a hash, so a unit is an organization."""
 
     kinds: Sequence[Kind] = ACCESS_KINDS

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from projector.kafka.ends import OpenTransaction
+from projector.kafka.ends import OldestTransaction
 from projector.record import Partition
 from schemas.resources import AS_SPECIFIED
 from schemas.words import utc
@@ -49,7 +49,7 @@ class Unread(msgspec.Struct, frozen=True):
     since: str
 
 
-def unread(held: Mapping[Partition, OpenTransaction]) -> Iterator[Unread]:
+def unread(held: Mapping[Partition, OldestTransaction]) -> Iterator[Unread]:
     """Yields what these transactions hold back."""
     for (topic, number), transaction in sorted(held.items()):
         since = utc(transaction.began_at) if transaction.began_at else ""

@@ -77,7 +77,7 @@ class Stored(NamedTuple):
         return self.organization[JOB_DUE] in (JOB_ERASE, JOB_REPLAY)
 
 
-class Document(msgspec.Struct, frozen=True):
+class StoredDocument(msgspec.Struct, frozen=True):
     """Version, body and ETag of a live document. All are empty if there is no live document."""
 
     version: int = 0
@@ -332,18 +332,18 @@ def of_record(expected: bytes | None, found: bytes | None) -> tuple[str, ...]:
     return ("organization_id",) if expected[KEY_ORGANIZATION] != found[KEY_ORGANIZATION] else ("status",)
 
 
-def document(resource: Resource, value: bytes | None) -> Document:
+def document(resource: Resource, value: bytes | None) -> StoredDocument:
     """Parse a stored value. Returns an empty document for a marker, and for a value that Leadview did not write."""
     if not value or len(value) < resource.body_offset or not read_head(value).live:
-        return Document()
+        return StoredDocument()
     try:
         json = body(resource, value)
     except Unreadable:
         json = value[resource.body_offset :]  # this is not JSON either
-    return Document(read_head(value).version, json, value[ETAG])
+    return StoredDocument(read_head(value).version, json, value[ETAG])
 
 
-def differing_fields(expected: Document, found: Document) -> tuple[str, ...]:
+def differing_fields(expected: StoredDocument, found: StoredDocument) -> tuple[str, ...]:
     """Returns the names of the fields that differ.
 
     A whole document can be `missing`, `extra` or `unreadable`. If all fields are equal, the result may be `version`,

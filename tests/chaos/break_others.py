@@ -108,7 +108,9 @@ def rolled_back(world: World, _: Random) -> Iterator[None]:
     with world.operating:
         world.drop_all()
         deployed = world.leadview.start("run", command=NEXT_MAPPING, log="projector-next")
-        world.succeed(*REBUILD, "--promote", "--allow", "leads.referrer_length", program=NEXT_MAPPING)
+        # Kafka may have deleted the first records of a topic (`records_missed`), which were published again since.
+        world.succeed(*REBUILD, "--force", program=NEXT_MAPPING)
+        world.succeed("promote", "--allow", "leads.referrer_length", program=NEXT_MAPPING)
         yield
         world.command("rollback")  # fails if Redis was emptied meanwhile, and filled by the newer program
         world.drop_all()

@@ -35,10 +35,10 @@ def hurried() -> None:
 def impatient() -> None:
     """Say within seconds that it does not advance: for tests of what it says, and not of when."""
     from projector import liveness
-    from projector.health import problems
+    from projector.health import judge
 
-    liveness._QUIET_SECONDS = problems.UNKNOWN_SECONDS = 2.0
-    problems.STUCK_SECONDS = problems.STUCK_PARTITION_SECONDS = 2.0
+    liveness._QUIET_SECONDS = judge.UNKNOWN_SECONDS = 2.0
+    judge.STUCK_SECONDS = judge.STUCK_PARTITION_SECONDS = 2.0
 
 
 def measured() -> None:

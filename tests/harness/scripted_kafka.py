@@ -6,20 +6,17 @@ the tests with a real Kafka.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import cast
 
-import pytest
 from aiokafka.structs import OffsetAndMetadata
 
-from projector.errors import OtherCluster
-from projector.kafka import accepted
+from projector.errors import WrongCluster
 from projector.kafka.accepted import Accepted
-from projector.kafka.client import topic
+from projector.kafka.reader import Source
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork
-from projector.line import line
 from projector.offsets import Ranges
 from projector.record import Partition, Record
-from schemas.resources import Kind
-from schemas.settings import ProjectorSettings
+from schemas.resources import RESOURCES, Kind
 from tests.harness.crm import Message
 
 _QUIET_SECONDS = 0.002
@@ -27,14 +24,20 @@ _QUIET_SECONDS = 0.002
 
 
 class ScriptedKafka:
-    """A source for the next line that is created. All partitions are assigned to it, once it has joined."""
+    """The source of a line, and the texts of what operators have accepted. All partitions are assigned to the line,
+    once it has joined.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    group_id = "scripted.accepted"
+
+    def __init__(self) -> None:
         self.records: dict[Partition, list[Record]] = {}
         self.ends: dict[Partition, int] = {}
         """Where a partition ends, if markers follow on its last record."""
         self.firsts: dict[Partition, int] = {}
         """Where a partition begins, if its first records were deleted."""
+        self.held_back = 0
+        """How many records of each partition no poll returns, although they are before its readable end."""
         self.ids: dict[str, str] = {}
         self.leader_epochs: dict[Partition, int] = {}
         self.cluster = ""
@@ -61,19 +64,15 @@ class ScriptedKafka:
         self.offsets: dict[Partition, int] = {}
         self.revoke: Callable[[], Awaitable[None]]
         self.topics: frozenset[str] = frozenset()
-        monkeypatch.setattr(line, "Source", self._made)
-        monkeypatch.setattr(accepted, "read_texts", self._read_accepted)
 
-    def _made(
-        self, settings: ProjectorSettings, kinds: Sequence[Kind], _: str, on_revoked: Callable[[], Awaitable[None]]
-    ) -> "ScriptedKafka":
-        self.topics = frozenset(topic(settings, kind) for kind in kinds)
-        self.revoke = on_revoked
+    def source(self, kinds: Sequence[Kind] = RESOURCES) -> Source:
+        """Returns it as the source of the next line, which reads these kinds."""
+        self.topics = frozenset(f"crm.{kind.topic}" for kind in kinds)
         self.offsets.clear()
         for name in self.topics:
             self.records.setdefault(Partition(name, 0), [])
             self.ids.setdefault(name, f"{name}-1")
-        return self
+        return cast(Source, self)
 
     def publish(self, *messages: Message) -> set[Partition]:
         """Add these messages to partition 0 of their topics. Returns these partitions."""
@@ -104,21 +103,22 @@ class ScriptedKafka:
     def accept(self, name: str, *offsets: int) -> None:
         self.accepted[Partition(name, 0)] = Accepted().accept(Ranges.of((offset, offset) for offset in offsets), 0, "x")
 
-    async def _read_accepted(
-        self, _settings: ProjectorSettings, _group: str, partitions: Iterable[Partition]
-    ) -> dict[Partition, OffsetAndMetadata]:
-        if self.meanwhile:
-            self.meanwhile.pop(0)()
-        return {at: OffsetAndMetadata(0, self.accepted[at].text) for at in partitions if at in self.accepted}
-
     def end(self, partition: Partition) -> int:
         """Returns the offset behind the last record, or behind the markers that follow on it."""
         log = self.records[partition]
         return self.ends.get(partition, log[-1].next_offset if log else 0)
 
+    # What follows is what `OffsetTexts` has.
+
+    async def read(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return {at: OffsetAndMetadata(0, self.accepted[at].text) for at in partitions if at in self.accepted}
+
     # What follows is what `Source` has.
 
-    async def start(self) -> None:
+    async def start(self, on_revoked: Callable[[], Awaitable[None]]) -> None:
+        self.revoke = on_revoked
         self.join()
 
     def join(self) -> None:
@@ -136,7 +136,7 @@ class ScriptedKafka:
 
     def read_as(self, _histories: Mapping[str, int], cluster: str) -> None:
         if cluster and self.cluster not in ("", cluster):
-            raise OtherCluster(cluster, self.cluster)
+            raise WrongCluster(cluster, self.cluster)
 
     async def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {at: self.firsts.get(at, 0) for at in partitions}
@@ -190,7 +190,7 @@ class ScriptedKafka:
         return was
 
     async def readable_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        return {at: self.end(at) for at in partitions}
+        return {at: self.end(at) + self.held_back for at in partitions}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         if self.refusals:

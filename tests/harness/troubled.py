@@ -19,12 +19,12 @@ from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Memory
 from schemas.faults import Fault
-from schemas.heartbeat import Clocks, Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Clocks, FailingLine, Former, HaltedLine, LineTrouble, StandingByLine
 from tests.harness import crm
 from tests.harness.console import observation_of
 from tests.harness.generations import generation, ids
 
-HALT = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
+HALT = HaltedLine("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
 
 HELD = problem.HeldPartition(0, 17, 3, "2026-01-01T00:00:00.000Z", 7.0)
 
@@ -59,8 +59,8 @@ EVERY: list[problem.Problem] = [
     problem.OtherSettings(("a",), "LEADVIEW_TOPIC_PREFIX", "crn.", "crm."),
     problem.Halted("documents", ("a",), HALT),
     problem.Halted("documents", ("a",), Former("halted", "bad")),
-    problem.Failing("documents", (), Failing("documents", "KeyError")),
-    problem.StandingBy("documents", ("a",), StandingBy(2, 2, 1)),
+    problem.Failing("documents", (), FailingLine("documents", "KeyError")),
+    problem.StandingBy("documents", ("a",), StandingByLine(2, 2, 1)),
     problem.NotAdvancing("documents", (), 5, 31.0, ("crm.leads:0",)),
     problem.NoPartitions("documents", (), 2, spare=True),
     problem.Reported("documents", ("a",), "no_step", "no step"),
@@ -192,7 +192,7 @@ def _with_next(*, complete: bool) -> RedisPart:
 
 
 def _older_program() -> Observation:
-    waits = StandingBy(2, VERSION + 1, VERSION)
+    waits = StandingByLine(2, VERSION + 1, VERSION)
     redis = _with_next(complete=True)
     return replace(WELL, redis=replace(redis, writers=[_saying(it, **_documents(waits)) for it in redis.writers]))
 
@@ -244,7 +244,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "Redis is full": lambda: _redis(memories=[Memory(99, 100, "noeviction")]),
     "Redis refuses writes": lambda: _redis(refusal="NOREPLICAS Not enough good replicas to write."),
     "a line is halted": lambda: _projectors(_documents(HALT), {}),
-    "a line is failing": lambda: _projectors(_documents(Failing("documents", "KeyError")), {}),
+    "a line is failing": lambda: _projectors(_documents(FailingLine("documents", "KeyError")), {}),
     "a bad record": lambda: _redis(dead_letters=1, newest_bad=[_BAD_LEAD]),
     "a bad record of an API key": lambda: _redis(dead_letters=1, bad_access=[_BAD_KEY]),
     "an older version is published behind a newer one": lambda: _redis(late=LateVersions([_LATE])),

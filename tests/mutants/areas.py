@@ -289,7 +289,7 @@ AREAS = (
         (
             "projector/liveness.py",
             "projector/health/observe.py",
-            "projector/health/problems.py",
+            "projector/health/judge.py",
             "projector/verify/[!_]*.py",
             "operate/verify/[!_]*.py",
         ),

@@ -21,8 +21,8 @@ from operate.commands.arguments import parse
 from operate.commands.operator import Operator, act_of
 from operate.commands.status import run_status
 from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
-from projector.ledger import history
-from projector.ledger.history import Act
+from projector.ledger import acts
+from projector.ledger.acts import Act
 from schemas import api_keys, names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.version import VERSION
@@ -269,7 +269,7 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     leadview.run("promote", "--by", "Ada Lovelace", "--force").ends(1)
     leadview.run("rebuild", "--promote", "--max-latency", "0").ends(0)
     found = leadview.run("status", "--history", "--json").json
-    me = history.operator()
+    me = acts.operator()
     assert [(act["verb"], act["arguments"], act["outcome"], act["by"]) for act in reversed(found)] == [
         ("promote", ["--force"], "refused", "Ada Lovelace"),
         ("rebuild", ["--promote", "--max-latency", "0"], "begun", me),
@@ -284,11 +284,11 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
 async def test_what_is_kept_of_words(projection: Projection) -> None:
     """No key that somebody has pasted, and no more than a part of a long word, whatever its bytes are."""
     key = api_keys.mint(crm.ORGANIZATION)
-    await history.note(
+    await acts.note(
         projection.store, Act("drop", [f"x{key}", "\udcff", "y" * 9999], key, "refused", f"{key} is no number")
     )
-    await history.note(projection.store, Act("drop", [], "me", "an outcome of a later version"))
-    newest, oldest = await history.read(projection.store)
+    await acts.note(projection.store, Act("drop", [], "me", "an outcome of a later version"))
+    newest, oldest = await acts.read(projection.store)
     assert newest.outcome == "an outcome of a later version"
     kept = ["xlv_live_…", "\\udcff", "y" * 500 + "…"]
     assert (oldest.arguments, oldest.by, oldest.reason) == (kept, "lv_live_…", "lv_live_…")
@@ -296,12 +296,12 @@ async def test_what_is_kept_of_words(projection: Projection) -> None:
 
 async def test_it_is_bounded(projection: Projection) -> None:
     """And what another version wrote in another way is left out."""
-    for number in range(history.MOST + 1):
-        await history.note(projection.store, Act("drop", [str(number)], "me"))
-    await projection.store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", history.MOST, b"*", b"other", b"{")
-    found = await history.read(projection.store)
-    assert len(found) == history.MOST - 1
-    assert [found[0].arguments, found[-1].arguments] == [[str(history.MOST)], ["2"]]
+    for number in range(acts.MOST + 1):
+        await acts.note(projection.store, Act("drop", [str(number)], "me"))
+    await projection.store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", acts.MOST, b"*", b"other", b"{")
+    found = await acts.read(projection.store)
+    assert len(found) == acts.MOST - 1
+    assert [found[0].arguments, found[-1].arguments] == [[str(acts.MOST)], ["2"]]
     printed = StringIO()
     operator = Operator(projection.settings, projection.store, Console(file=printed))
     assert await run_status(parse(["status", "--history"]), operator) == 0

@@ -311,7 +311,7 @@ async def test_a_comparison_continues_where_another_projector_ended(projection: 
     lost, other = (Break("evicted", "", "", "", when, ()) for when in ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"))
     left = [Part(3, 8), Part(5, 16)]
     assert await work._left([lost], [generation]) is None
-    await work._keep(comparison._Progress([lost], [generation], left))
+    await work._keep(comparison._ComparisonProgress([lost], [generation], left))
     assert await work._left([lost], [generation]) == left
     assert await work._left([lost, other], [generation]) is None, "what was compared before says nothing about it"
     projection.client.set(names.comparison("documents"), b'{"of":"another version"}')

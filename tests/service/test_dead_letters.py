@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
-from projector.kafka.accepted import Accepted, AcceptedRecords, write_texts
+from projector.kafka.accepted import Accepted, AcceptedRecords, OffsetTexts
 from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition
 from projector.redis.store import Store
@@ -293,8 +293,8 @@ async def test_a_topic_that_is_created_again_has_none(book: Book) -> None:
 
 @pytest.mark.apache
 async def test_a_text_of_another_program_is_left_alone(book: Book) -> None:
-    group = f"{book.leadview.group}.accepted"
-    assert await write_texts(book.settings, group, {book.at: OffsetAndMetadata(1, "not ours")})
+    texts = OffsetTexts(book.settings, f"{book.leadview.group}.accepted")
+    assert await texts.write({book.at: OffsetAndMetadata(1, "not ours")})
     assert not (await book.read()).offsets
     with pytest.raises(Refused, match="was not written by this program"):
         await book.accept("7")

@@ -169,7 +169,7 @@ def test_every_command_that_is_used_is_checked_and_no_other(package: str, needed
 async def test_a_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SECONDS", 0)
     found = await doctor._check("Kafka", asyncio.Future())
-    assert found == doctor.Check("Kafka", "problem", "there was no answer within 0 s")
+    assert found == doctor.Diagnosis("Kafka", "problem", "there was no answer within 0 s")
 
 
 def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:

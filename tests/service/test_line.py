@@ -7,31 +7,31 @@ from math import inf
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
+from projector.kafka.accepted import AcceptedRecords, OffsetTexts
 from projector.ledger import breaks, copies
 from projector.ledger.control import NOTHING_STORED, Advance, Break, Checkpointed, Copy, Position
 from projector.ledger.ledger import Ledger, Session
-from projector.line import batch, line
-from projector.line.apply import Applied, apply
-from projector.line.line import FIRST_PAUSE, Line
+from projector.line.line import Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
 from projector.line.pace import Pace, Pacer
-from projector.line.positions import Positions
-from projector.mapping import VERSION, Intent
+from projector.line.policy import Policy
+from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.store import Store
-from projector.run import _lines
+from projector.run import lines_of
 from projector.stop import Stop
 from projector.upkeep import jobs
 from projector.upkeep.dead_letters import all_dead_letters
 from runtime.redis.scripts import Command
 from schemas import names, resources
 from schemas.control import number_of
-from schemas.heartbeat import Failing, Halted, StandingBy
+from schemas.heartbeat import FailingLine, HaltedLine, StandingByLine
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm, stored
 from tests.harness.expected import documents_of
@@ -47,10 +47,8 @@ BAD = crm.changed(resources.LEAD, crm.lead_data() | {"stage": 1})
 
 
 @pytest.fixture
-def kafka(monkeypatch: pytest.MonkeyPatch) -> ScriptedKafka:
-    for name in ("_CHECK_SECONDS", "_HALTED_SECONDS", "_SUPERSEDED_SECONDS", "FIRST_PAUSE"):
-        monkeypatch.setattr(line, name, 0.0)
-    return ScriptedKafka(monkeypatch)
+def kafka() -> ScriptedKafka:
+    return ScriptedKafka()
 
 
 @pytest.fixture
@@ -71,9 +69,9 @@ class Running:
     def trouble(self) -> Any:
         return self.line.health.trouble
 
-    async def halts(self) -> Halted:
+    async def halts(self) -> HaltedLine:
         await eventually(lambda: self.trouble, "it is halted")
-        assert isinstance(self.trouble, Halted)
+        assert isinstance(self.trouble, HaltedLine)
         return self.trouble
 
     @property
@@ -101,16 +99,19 @@ class Running:
 
 def new_line(
     projection: Projection,
+    kafka: ScriptedKafka,
     ledger: Ledger | None = None,
     pacer: Pacer | None = None,
     *,
     ends: bool = False,
-    dead_letter_row: int = ROW,
-    **more: Any,
+    **policy: Any,
 ) -> Line:
-    settings = ProjectorSettings(redis_url=projection.settings.redis_url, dead_letter_row=dead_letter_row, **more)
+    """Returns a line that looks and tries again without a pause, unless its policy says otherwise."""
+    at_once = {"bad_row": ROW, "check": 0.0, "halted": 0.0, "superseded": 0.0, "first_pause": 0.0}
+    given = replace(Policy.of(ProjectorSettings()), **at_once | policy)
+    accepted = AcceptedRecords(projection.settings, projection.store, cast(OffsetTexts, kafka))
     ledger = ledger or Ledger(projection.store, projection.writing.sessions)
-    return Line("documents", settings, resources.RESOURCES, "group", projection.store, ledger, pacer, ends=ends)
+    return Line("documents", kafka.source(), accepted, projection.store, ledger, given, pacer, ends=ends)
 
 
 @asynccontextmanager
@@ -120,9 +121,9 @@ async def running(
     ledger: Ledger | None = None,
     pacer: Pacer | None = None,
     stop: Stop | None = None,
-    **settings: Any,
+    **policy: Any,
 ) -> AsyncIterator[Running]:
-    made = new_line(projection, ledger, pacer, **settings)
+    made = new_line(projection, kafka, ledger, pacer, **policy)
     async with until_it_stops(made, stop or Stop()):
         yield Running(made, projection, kafka)
 
@@ -204,15 +205,14 @@ class NotedPauses(Stop):
 
 
 async def test_a_line_tries_again_within_a_second_however_long_the_outage_was(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """A key that was revoked during the outage works until then."""
-    monkeypatch.setattr(line, "FIRST_PAUSE", FIRST_PAUSE)
     kafka.errors = [Unavailable("no broker answers")] * 8
-    made = new_line(projection)
+    made = new_line(projection, kafka, first_pause=0.1)
     stop = NotedPauses(lambda: (made.health.unavailable, len(projection.writing.sessions._open)))
     await made.run(stop)
-    assert stop.pauses == [FIRST_PAUSE, 0.2, 0.4, 0.8, *[1.0] * 4]
+    assert stop.pauses == [0.1, 0.2, 0.4, 0.8, *[1.0] * 4]
     assert stop.seen == [("no broker answers", 0)] * 8, "the reason is known, and no command waits for the line"
 
 
@@ -244,7 +244,6 @@ async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
 async def test_a_line_that_has_failed_says_so_until_it_advances(
     projection: Projection,
     kafka: ScriptedKafka,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def reported() -> list[str]:
@@ -253,14 +252,14 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
 
     before = counted(DEFECTS, "documents")
     async with running(projection, kafka) as it:
-        with monkeypatch.context() as far_from_the_ends:
-            far_from_the_ends.setattr(Positions, "are_at", lambda *_: False)
-            kafka.errors = [KeyError("a name")] * 2
-            await eventually(lambda: it.trouble == Failing("documents", "KeyError"), "it has failed")
-            await eventually(lambda: kafka.offsets, "it reads again")
-            assert it.line.health.state == "failing"
-            await it.applies(*leads(1))
-            await eventually(lambda: it.trouble is None, "it has advanced")
+        kafka.held_back = 1  # so that the positions are not at the ends
+        kafka.errors = [KeyError("a name")] * 2
+        await eventually(lambda: it.trouble == FailingLine("documents", "KeyError"), "it has failed")
+        await eventually(lambda: kafka.offsets, "it reads again")
+        assert it.line.health.state == "failing"
+        await it.applies(*leads(1))
+        await eventually(lambda: it.trouble is None, "it has advanced")
+        kafka.held_back = 0
         kafka.errors = [KeyError("a name")]
         await eventually(lambda: len(reported()) == 3, "it has failed again")
         await eventually(lambda: it.trouble is None, "all positions are at the ends")
@@ -282,7 +281,7 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
 async def test_a_replay_ends_with_what_a_live_line_repeats_or_waits_for(
     projection: Projection, kafka: ScriptedKafka, happens: Callable[[ScriptedKafka], object], error: type[Exception]
 ) -> None:
-    made = new_line(projection, ends=True)
+    made = new_line(projection, kafka, ends=True)
     happens(kafka)
     with pytest.raises(error):
         await made.run(Stop())
@@ -294,7 +293,7 @@ async def test_a_replay_ends_with_what_a_live_line_repeats_or_waits_for(
     ("limit", "most", "settings"),
     [
         pytest.param("row", ROW, {}, id="in a row"),
-        pytest.param("share", 0.004, {"dead_letter_row": 50, "dead_letter_share": 0.004}, id="a share"),
+        pytest.param("share", 0.004, {"bad_row": 50, "bad_share": 0.004}, id="a share"),
     ],
 )
 async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
@@ -379,20 +378,23 @@ async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
     assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [False]
 
 
+class FailingCheckpoints(Ledger):
+    """The first checkpoints fail."""
+
+    failures = 3
+
+    async def cover(self, session: Session, advances: Any, dead_letters: Sequence[DeadLetter] = ()) -> Checkpointed:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("Redis fails after the batch was read")
+        return await super().cover(session, advances, dead_letters)
+
+
 async def test_bad_records_of_a_batch_that_is_read_again_count_once(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection, kafka: ScriptedKafka
 ) -> None:
-    failures = [Unavailable("Redis fails after the batch was read")] * 3
-    cover = Positions.cover
-
-    async def failing(*given: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return await cover(*given)
-
-    monkeypatch.setattr(Positions, "cover", failing)
-    before = parked()
-    async with running(projection, kafka) as it:
+    ledger, before = FailingCheckpoints(projection.store, projection.writing.sessions), parked()
+    async with running(projection, kafka, ledger) as it:
         await it.applies(*[BAD] * (ROW - 1))
         kafka.publish(BAD)
         await eventually(lambda: it.trouble, "the row continues in the next batch")
@@ -507,7 +509,7 @@ async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
         await it.applies(*leads(2))
         control.write(projection.client, written=(1, 2), mappings={2: 999})
         await eventually(lambda: it.trouble, "it stands by")
-        assert (it.trouble, kafka.member) == (StandingBy(2, 999, VERSION), False)
+        assert (it.trouble, kafka.member) == (StandingByLine(2, 999, VERSION), False)
         control.write(projection.client)
         await eventually(lambda: it.trouble is None, "it works again")
         await it.applies(*leads(2, version=2))
@@ -517,13 +519,14 @@ async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
 async def test_access_is_applied_while_documents_stand_by(projection: Projection, kafka: ScriptedKafka) -> None:
     """A deployment was rolled back: the documents wait for the newer program, but a revoked key does not."""
     control.write(projection.client, written=(1, 2), mappings={2: 999})
-    access, documents = _lines(projection.settings, projection.writing)
+    sources, texts = (kafka.source(resources.ACCESS_KINDS), kafka.source()), cast(OffsetTexts, kafka)
+    access, documents = lines_of(projection.settings, projection.writing, *sources, texts)
     async with until_it_stops(access, Stop()):
         kafka.publish(crm.organization(1), crm.api_key(1, status="revoked"))
         key = names.api_key(names.organization(crm.ORGANIZATION), crm.key_hash(1))
         await eventually(lambda: stored.key_expiry(projection.client, key) == 1, "the key is revoked")
     async with until_it_stops(documents, Stop()):
-        await eventually(lambda: isinstance(documents.health.trouble, StandingBy), "they stand by")
+        await eventually(lambda: isinstance(documents.health.trouble, StandingByLine), "they stand by")
 
 
 async def test_partitions_that_are_revoked_are_committed_and_forgotten(
@@ -602,16 +605,14 @@ class NotedAdvances(OfProjection):
 async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(
     projection: Projection,
     kafka: ScriptedKafka,
-    monkeypatch: pytest.MonkeyPatch,
     seconds: float,
     batch_records: int,
     checkpoints: list[dict[Partition, int]],
 ) -> None:
-    monkeypatch.setattr(batch, "_BATCH_SECONDS", seconds)
     more = [crm.lead(id=crm.uuid(0x200 + number)) for number in range(2)]
     pacer = Meanwhile(lambda: kafka.publish(*more), lambda: kafka.publish(crm.contact()))
     ledger = NotedAdvances(projection)
-    async with running(projection, kafka, ledger, pacer, batch_records=batch_records) as it:
+    async with running(projection, kafka, ledger, pacer, batch=seconds, batch_records=batch_records) as it:
         kafka.publish(*leads(2))
         await it.covers(1, CONTACTS)
         assert it.stored() == 4
@@ -620,13 +621,12 @@ async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(
 
 
 async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_it(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """Whatever comes behind it is of the next batch: a bad record does not wait until nothing more comes."""
-    monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)
     ledger = NotedAdvances(projection)
     pacer = Meanwhile(lambda: kafka.publish(BAD), lambda: kafka.publish(*leads(1, version=2)))
-    async with running(projection, kafka, ledger, pacer) as it:
+    async with running(projection, kafka, ledger, pacer, batch=inf) as it:
         kafka.publish(*leads(2))
         await it.covers(4)
     assert [letter.offset for letter in await all_dead_letters(projection.store)] == [2]
@@ -634,15 +634,14 @@ async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_i
 
 
 async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothing_of_it(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """The epoch of the new leader beside the position would say that all before it is what that leader has."""
     kafka.leader_epochs[LEADS] = 3
     async with running(projection, kafka) as it:
         await it.applies(*leads(5))
-    monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)
     ledger = NotedAdvances(projection)
-    async with running(projection, kafka, ledger, Meanwhile(lambda: kafka.cut_off(LEADS, 2, epoch=4))) as it:
+    async with running(projection, kafka, ledger, Meanwhile(lambda: kafka.cut_off(LEADS, 2, epoch=4)), batch=inf) as it:
         kafka.publish(*leads(1, version=2))
         await it.covers(2)
         assert it.breaks == [("topic_truncated", "crm.leads", "crm.leads-1", "crm.leads-1")]
@@ -650,10 +649,9 @@ async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothi
 
 
 async def test_records_from_before_what_was_just_written_start_over(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """No position is stored yet that they could be compared with."""
-    monkeypatch.setattr(batch, "_BATCH_SECONDS", inf)
 
     def replace_all() -> None:
         kafka.records[LEADS] = []
@@ -661,7 +659,7 @@ async def test_records_from_before_what_was_just_written_start_over(
         kafka.offsets[LEADS] = 0
 
     ledger = NotedAdvances(projection)
-    async with running(projection, kafka, ledger, Meanwhile(replace_all)) as it:
+    async with running(projection, kafka, ledger, Meanwhile(replace_all), batch=inf) as it:
         kafka.publish(*leads(5))
         await it.covers(3)
     assert kafka.sought(LEADS) == [None, None]
@@ -693,7 +691,7 @@ async def test_what_another_session_has_read_already_is_not_reported(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     ledger = HeldCheck(projection)
-    positions = new_line(projection, ledger)._positions
+    positions = new_line(projection, kafka, ledger)._positions
     kafka.join()
     await positions.ensure_positioned()
     checking = asyncio.create_task(positions.check())
@@ -720,7 +718,7 @@ async def test_a_session_under_another_record_positions_all_partitions_again(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """Kafka has assigned one partition more, and Redis was emptied meanwhile: what was read of the others is gone."""
-    positions = new_line(projection)._positions
+    positions = new_line(projection, kafka)._positions
     kafka.join()
     kafka.publish(*leads(3))
     await positions.ensure_positioned()
@@ -739,27 +737,19 @@ async def test_a_session_under_another_record_positions_all_partitions_again(
 
 
 async def test_records_that_are_published_again_are_compared_by_redis(
-    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+    projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """Redis has to tell a retry from other content with the same version. A document that was lost is repaired."""
     written, stale = (counted(APPLIED, "documents", result) for result in ("written", "stale"))
-    sent: list[Intent] = []
-
-    async def noting(store: Store, intents: Sequence[Intent], *given: Any, **options: Any) -> Applied:
-        sent.extend(intents)
-        return await apply(store, intents, *given, **options)
-
-    monkeypatch.setattr(batch, "apply", noting)
     async with running(projection, kafka) as it:
-        for all_sent in (6, 12, 18):
+        for _ in range(3):
             await it.applies(*leads(6))
-            assert len(sent) == all_sent
         owner = names.organization(crm.ORGANIZATION)
         lost = names.document(resources.LEAD, owner, it.copy.state.live, crm.uuid(0x100))
         assert projection.client.delete(lost) == 1
         await it.applies(*leads(6))
     applied = [counted(APPLIED, "documents", result) for result in ("written", "stale")]
-    assert (len(sent), applied) == (24, [written + 7, stale + 17])
+    assert applied == [written + 7, stale + 17]
     assert projection.client.exists(lost)
 
 
@@ -818,7 +808,7 @@ async def test_a_replay_has_positions_of_its_own_and_parks_nothing(
 async def test_a_replay_of_a_generation_that_is_gone_ends(projection: Projection, kafka: ScriptedKafka) -> None:
     ledger = Ledger(projection.store, projection.writing.sessions, rebuild=generation(7))
     with pytest.raises(Refused, match="Generation 7 is gone"):
-        await new_line(projection, ledger, ends=True).run(Stop())
+        await new_line(projection, kafka, ledger, ends=True).run(Stop())
     assert not projection.writing.sessions._open
 
 
@@ -928,9 +918,8 @@ class Hooked(Store):
 
 
 @pytest.fixture
-async def stepping(projection: Projection, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Projection]:
-    """A Redis with a contact of very many leads, whose fan-out takes one step at a time."""
-    monkeypatch.setattr(batch, "_FAN_OUT_SECONDS", 0.0)
+async def stepping(projection: Projection) -> AsyncIterator[Projection]:
+    """A Redis with a contact of very many leads, and a hook before each step of a fan-out."""
     await with_many_leads(projection)
     store = Hooked(projection.settings)
     yield Projection(store, projection.client, projection.settings)
@@ -948,7 +937,7 @@ async def test_other_records_do_not_wait_for_a_fan_out(stepping: Projection, kaf
         visible.append(bool(stepping.client.exists(name)))
 
     cast(Hooked, stepping.store).hook = hook
-    async with running(stepping, kafka) as it:
+    async with running(stepping, kafka, fan_out=0.0) as it:
         await it.applies(crm.contact(2, first_name="Grace"))
         assert behind(stepping, "Grace") == 0
         await it.covers(1, LEADS)
@@ -966,7 +955,7 @@ async def test_changes_during_a_fan_out_share_the_next_one(stepping: Projection,
 
     cast(Hooked, stepping.store).hook = hook
     stepping.client.config_resetstat()
-    async with running(stepping, kafka) as it:
+    async with running(stepping, kafka, fan_out=0.0) as it:
         kafka.publish(crm.contact(2, first_name="Grace"))
         await it.covers(21, CONTACTS)
         assert behind(stepping, "Name 22.") == 0
@@ -988,7 +977,7 @@ async def test_a_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Proje
             revoking.append(asyncio.create_task(revoke()))
 
     cast(Hooked, stepping.store).hook = hook
-    async with running(stepping, kafka) as it:
+    async with running(stepping, kafka, fan_out=0.0) as it:
         kafka.publish(crm.contact(2, first_name="Grace"))
         await it.covers(1, CONTACTS)  # here, the next owner is the same line
         assert behind(stepping, "Grace") == 0

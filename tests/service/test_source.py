@@ -34,9 +34,9 @@ async def nothing() -> None:
     pass
 
 
-def of_group(kafka: Kafka, topic_prefix: str, on_revoked: Callable[[], Awaitable[None]] = nothing) -> Source:
+def of_group(kafka: Kafka, topic_prefix: str) -> Source:
     settings = ProjectorSettings(kafka_bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
-    return Source(settings, [resources.LEAD], f"{topic_prefix}group", on_revoked)
+    return Source(settings, [resources.LEAD], f"{topic_prefix}group")
 
 
 @asynccontextmanager
@@ -47,8 +47,8 @@ async def member(
     topics = Topics(kafka, topic_prefix)
     topics.create(1)
     topics.publish(crm.lead(id=crm.uuid(number)) for number in range(RECORDS))
-    source = of_group(kafka, topic_prefix, on_revoked)
-    await source.start()
+    source = of_group(kafka, topic_prefix)
+    await source.start(on_revoked)
     try:
         await eventually(source.assigned, "the partition is assigned")
         yield source

@@ -7,6 +7,7 @@ import pytest
 
 from projector.line.batch import BadRecordGuard, Batch
 from projector.line.pace import Pacer
+from projector.line.policy import Policy
 from projector.record import Partition
 from projector.redis import calls
 from runtime.redis.scripts import Command
@@ -109,7 +110,7 @@ async def test_an_update_writes_the_index_only_if_it_may_be_missing(
 async def test_a_position_keeps_the_time_of_the_last_good_record(projection: Projection) -> None:
     """Also if a later poll of the batch has bad records only."""
     control.write(projection.client)
-    leads, batch = Partition("crm.leads", 0), Batch(BadRecordGuard(10, 10))
+    leads, batch = Partition("crm.leads", 0), Batch(BadRecordGuard(10, 10), Policy.of(projection.settings))
     with await projection.writing.sessions.open() as session:
         for record in (crm.lead(1, seconds=5).record(0), crm.lead(1, stage="none", seconds=7).record(1)):
             await batch.write({leads: [record]}, session, projection.store, Pacer())

@@ -21,10 +21,10 @@ from devstack.redis_server import RedisServer
 from operate.verify import compare
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
+from projector.health.judge import problems
 from projector.health.observe import observe
-from projector.health.problems import problems
-from projector.ledger import copies, history
-from projector.ledger.history import Act
+from projector.ledger import acts, copies
+from projector.ledger.acts import Act
 from projector.ledger.ledger import Sessions
 from projector.ledger.writers import Writing, writing
 from projector.line.apply import apply
@@ -252,7 +252,7 @@ async def test_an_act_that_comes_while_the_first_turn_lasts_is_logged(
     control.write(alone.client)
     turn = Keeper(alone.settings, alone.writing)._turn
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(Keeper, "_warn", lambda *_: history.note(alone.store, Act("drop", [], "me")))
+        meanwhile.setattr(Keeper, "_warn", lambda *_: acts.note(alone.store, Act("drop", [], "me")))
         await turn()
     with caplog.at_level("INFO"):
         await turn()

@@ -18,7 +18,7 @@ from api.keys import KnownKeys, Recent
 from api.limits import Guesses
 from api.metrics import p99
 from api.redis import servers
-from api.redis.servers import Turns, _pause
+from api.redis.servers import FairQueue, _pause
 from api.request import Credentials, Request, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from runtime.redis import errors
@@ -224,7 +224,7 @@ class Callers:
     them.
     """
 
-    def __init__(self, turns: Turns, *names: bytes) -> None:
+    def __init__(self, turns: FairQueue, *names: bytes) -> None:
         self.turns = turns
         self.under_way: list[bytes] = []
         self.had: list[bytes] = []
@@ -252,7 +252,7 @@ class Callers:
 
 
 async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> None:
-    callers = Callers(Turns(2, 8, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b")
+    callers = Callers(FairQueue(2, 8, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b")
     assert sorted(callers.under_way) == [b"a", b"a", b"b", b"b"]
     await callers.end(b"b")
     for ended in range(3):
@@ -267,7 +267,7 @@ async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> 
 
 
 async def test_organizations_take_turns() -> None:
-    callers = Callers(Turns(2, 2, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b", b"c")
+    callers = Callers(FairQueue(2, 2, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b", b"c")
     await asyncio.sleep(0)
     while callers.under_way:
         assert len(callers.under_way) <= 2
@@ -279,7 +279,7 @@ async def test_organizations_take_turns() -> None:
 
 
 async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
-    turns = Turns(1, 8, most=8, timeout=LONG)
+    turns = FairQueue(1, 8, most=8, timeout=LONG)
     taken = [turns.take(b"a") for _ in range(2)]
     with pytest.raises(errors.Unavailable, match="2 requests of this organization"):
         turns.take(b"a")
@@ -289,7 +289,7 @@ async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
 
 
 async def test_a_call_that_waits_too_long_fails_alone() -> None:
-    callers = Callers(Turns(1, 8, most=100, timeout=0.01), *[b"a"] * 3)
+    callers = Callers(FairQueue(1, 8, most=100, timeout=0.01), *[b"a"] * 3)
     await asyncio.sleep(0)
     late, cancelled = callers.waiting
     cancelled.cancel()
@@ -300,7 +300,7 @@ async def test_a_call_that_waits_too_long_fails_alone() -> None:
 
 
 async def test_a_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
-    callers = Callers(Turns(1, 8, most=100, timeout=LONG), *[b"a"] * 3)
+    callers = Callers(FairQueue(1, 8, most=100, timeout=LONG), *[b"a"] * 3)
     await asyncio.sleep(0)
     cancelled, following = callers.waiting
     callers.turns.leave(b"a")

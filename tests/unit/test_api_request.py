@@ -1,5 +1,5 @@
 """What the API reads of a request: credentials, the client's address, tags, ids of requests. What it sends: heads, and
-errors, which schemas/problems.py describes for OpenAPI; a defect is 500, and is logged. Which responses leave a log
+errors, which schemas/error_body.py describes for OpenAPI; a defect is 500, and is logged. Which responses leave a log
 line, and what is in it. And what the edge and uvicorn's server know of each other: if one of those tests fails after an
 upgrade of uvicorn, compare api/edge.py with `startup` and `shutdown` in uvicorn's `server.py` before changing anything
 here.
@@ -39,6 +39,7 @@ from api.request import (
     etag_of,
     etags_to_match,
     request_id,
+    wait_of,
 )
 from api.request_log import SAMPLE, RequestLog
 from api.worker import Worker
@@ -417,3 +418,29 @@ def test_the_head_of_a_response() -> None:
     assert empty == b"HTTP/1.1 431 Request Header Fields Too Large\r\nx-request-id: mine\r\ncontent-length: 0\r\n\r\n"
     for status in (204, 304):
         assert b"content-length" not in encode_head(Response(status), b"mine", cors=False, close=False)
+
+
+@pytest.mark.parametrize(
+    ("prefer", "seconds"),
+    [
+        pytest.param(None, 0, id="no preference"),
+        pytest.param(b"wait=1", 1, id="a second"),
+        pytest.param(b"wait=31", 30, id="more than may be"),
+        pytest.param(b"wait=999999999", 30, id="very much more"),
+        pytest.param(b"wait=" + b"9" * 5000, 0, id="no number that anybody means"),
+        pytest.param(b'respond-async,\tWAIT = "7" ; x=1', 7, id="among others, quoted, with a parameter"),
+        pytest.param(b"respond-async\nwait=7", 7, id="in a header of its own"),
+        pytest.param(b"wait=7, wait=8", 7, id="the first one counts"),
+        pytest.param(b"wait=x, wait=8", 0, id="also if it cannot be parsed"),
+        pytest.param(b"wait=0", 0, id="no time"),
+        pytest.param(b"wait=-1", 0, id="below 0"),
+        pytest.param(b"wait=1.5", 0, id="a fraction"),
+        pytest.param(b"wait=\xb2", 0, id="a digit of another alphabet"),
+        pytest.param(b"wait", 0, id="no value"),
+        pytest.param(b"wait=", 0, id="an empty value"),
+        pytest.param(b"waiting=7", 0, id="another preference"),
+        pytest.param(b"x=wait=7", 0, id="the value of another one"),
+    ],
+)
+def test_a_preference_to_wait_is_read_as_whole_seconds(prefer: bytes | None, seconds: int) -> None:
+    assert wait_of(prefer) == seconds

@@ -1,6 +1,4 @@
-"""What a batch does with bad records, when they halt the line, and slices that fail at the same time; when a document
-shows a record already, so that the record need not be decoded again.
-"""
+"""What a batch does with bad records, when they halt the line, and slices that fail at the same time."""
 
 import asyncio
 import gc
@@ -9,7 +7,6 @@ from collections.abc import Coroutine
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -21,6 +18,7 @@ from projector.kafka.accepted import Acceptance
 from projector.line.apply import Applied
 from projector.line.batch import WINDOW, BadRecordGuard, Batch
 from projector.line.pace import Pacer
+from projector.line.policy import Policy
 from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.store import Store
@@ -30,6 +28,9 @@ from schemas.settings import ProjectorSettings
 from tests.harness import crm
 
 LEADS, OTHER = Partition("crm.leads", 0), Partition("crm.leads", 1)
+POLICY = Policy.of(ProjectorSettings())
+ONE_BY_ONE = replace(POLICY, slice=-1.0)
+"""A slice has no time at all, so it ends with each record."""
 
 
 def records(pattern: str, partition: Partition = LEADS, first: int = 100) -> list[Record]:
@@ -49,7 +50,7 @@ def accepting(*offsets: int, dropped: bool = False) -> "dict[Coordinates, Accept
 
 def test_the_message_names_the_command_and_the_range() -> None:
     """The range ends with the last bad record that was read, so that accepting it takes as few commands as possible."""
-    batch = Batch(BadRecordGuard(1, 3))
+    batch = Batch(BadRecordGuard(1, 3), POLICY)
     list(batch.slices({OTHER: records("..x", OTHER), LEADS: records("xxxx.x..")}, 100))
     assert batch.stopped
     begin = "3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3); the last: crm.leads:0:101: "
@@ -59,7 +60,7 @@ def test_the_message_names_the_command_and_the_range() -> None:
 
 
 def test_accepted_records_are_parked_with_the_note_and_do_not_count() -> None:
-    batch = Batch(BadRecordGuard(1, 3), accepting(100, 102).get)
+    batch = Batch(BadRecordGuard(1, 3), POLICY, accepting(100, 102).get)
     slices = batch.slices({LEADS: records("xxxx")}, 100)
     assert ([*chain.from_iterable(slices)], batch.stopped) == ([], None)
     assert [(letter.offset, letter.accepted, letter.note, letter.accepted_at) for letter in batch.dead_letters] == [
@@ -71,18 +72,17 @@ def test_accepted_records_are_parked_with_the_note_and_do_not_count() -> None:
 
 
 def test_what_an_operator_has_dropped_is_not_parked_again() -> None:
-    batch = Batch(BadRecordGuard(1, 2), accepting(100, 102, dropped=True).get)
+    batch = Batch(BadRecordGuard(1, 2), POLICY, accepting(100, 102, dropped=True).get)
     slices = batch.slices({LEADS: records("x.x")}, 100)
     assert (len([*chain.from_iterable(slices)]), batch.dead_letters) == (1, [])
 
 
 def test_a_slice_ends_after_a_time_whatever_the_records_are() -> None:
     """With no time at all, it ends with each record: also with a bad one, and behind the one that halts the line."""
-    with patch("projector.line.batch._SLICE_SECONDS", -1.0):
-        good = Batch(BadRecordGuard(1, 3)).slices({LEADS: records("......")}, 100)
-        assert [len(intents) for intents in good] == [1, 1, 1, 1, 1, 1, 0]
-        halted = Batch(BadRecordGuard(1, 3))
-        assert [len(intents) for intents in halted.slices({LEADS: records("xxxx.x..")}, 100)] == [0] * (2 + 5)
+    good = Batch(BadRecordGuard(1, 3), ONE_BY_ONE).slices({LEADS: records("......")}, 100)
+    assert [len(intents) for intents in good] == [1, 1, 1, 1, 1, 1, 0]
+    halted = Batch(BadRecordGuard(1, 3), ONE_BY_ONE)
+    assert [len(intents) for intents in halted.slices({LEADS: records("xxxx.x..")}, 100)] == [0] * (2 + 5)
     assert "crm.leads:0:100-105" in str(halted.stopped), "the advice is the same"
 
 
@@ -90,33 +90,31 @@ def test_a_large_record_is_read_in_parts() -> None:
     """The event loop turns between them, whether the record is good or bad, and also behind the one that halts."""
     good = crm.lead(referrer="x" * 300_000).record(100)
     bad = crm.lead(stage="x" * 300_000).record(101)
-    batch = Batch(BadRecordGuard(1, 3))
+    batch = Batch(BadRecordGuard(1, 3), POLICY)
     assert [len(intents) for intents in batch.slices({LEADS: [good, bad, good]}, 100)] == [0, 0, 1, 0, 0, 0, 0, 1, 0]
     assert [letter.offset for letter in batch.dead_letters] == [101]
-    halted = Batch(BadRecordGuard(1, 1))
-    with patch("projector.line.batch._SLICE_SECONDS", -1.0):
-        assert [*halted.slices({LEADS: [*records("x"), bad, bad]}, 100)] == [[]] * 4
+    halted = Batch(BadRecordGuard(1, 1), ONE_BY_ONE)
+    assert [*halted.slices({LEADS: [*records("x"), bad, bad]}, 100)] == [[]] * 4
     assert halted.stopped
 
 
-async def fail(*_: Any, **__: Any) -> Applied:
-    raise Unavailable("OOM command not allowed")
+class Full(Store):
+    """Redis refuses each write."""
+
+    async def run(self, *_: Any, **__: Any) -> list[Any]:
+        raise Unavailable("OOM command not allowed")
 
 
 async def test_no_error_is_left_that_nobody_asks_for() -> None:
     """asyncio would report it with a traceback: "Task exception was never retrieved"."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    polled, store = {LEADS: records("." * 2500)}, Store(ProjectorSettings())
+    polled, store = {LEADS: records("." * 2500)}, Full(ProjectorSettings())
     store._clustered = False
-    batch = Batch(BadRecordGuard(1, 3))
+    batch = Batch(BadRecordGuard(1, 3), ONE_BY_ONE)
     session: Any = SimpleNamespace(generations=())
     try:
-        with (
-            patch("projector.line.batch._SLICE_SECONDS", -1.0),
-            patch("projector.line.batch.apply", fail),
-            pytest.raises(Unavailable),
-        ):
+        with pytest.raises(Unavailable):
             await batch.write(polled, session, store, Pacer())
         del batch
         gc.collect()
@@ -245,10 +243,9 @@ def test_records_that_are_applied_again_are_written_in_batches() -> None:
 
 async def test_after_a_slice_that_took_long_the_other_line_has_time_for_itself() -> None:
     """A change of access needs many turns of the event loop."""
-    batch, session = Batch(BadRecordGuard(1, 10)), SimpleNamespace(generations=())
-    with patch("projector.line.batch._LONG_SECONDS", 0.0):
-        writing = batch.write({LEADS: BAD}, session, Store(ProjectorSettings()), Pacer())  # type: ignore[arg-type]
-        assert await turns_of(writing) > 100
+    batch, session = Batch(BadRecordGuard(1, 10), ONE_BY_ONE), SimpleNamespace(generations=())
+    writing = batch.write({LEADS: BAD}, session, Store(ProjectorSettings()), Pacer())  # type: ignore[arg-type]
+    assert await turns_of(writing) > 100
     assert batch.advances({LEADS: 0})[LEADS].position.offset == BAD[-1].next_offset
     assert batch.advances({}) == {}, "the partition was revoked meanwhile"
     assert batch.applied == Applied()

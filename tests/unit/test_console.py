@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from operate.console import pages
-from operate.console.api_figures import SECONDS, Reading, Recent, counts, figures
+from operate.console.api_figures import SECONDS, Figures, RecentFigures, counts, figures
 from operate.console.feed import SHARE, pause
 from operate.console.picture import Totals, picture, totals
 from operate.console.server import checked_tokens
@@ -29,7 +29,7 @@ leadview_api_ready_workers 2
 """
 
 
-def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Reading:  # noqa: A002
+def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Figures:  # noqa: A002
     return counts([METRICS.format(ok=ok, refused=refused, fast=fast, all=all)] * 2, at)
 
 
@@ -47,7 +47,7 @@ def test_figures_of_two_metrics_ports() -> None:
         pytest.param(taken(10, 5, 5, 9, 9), taken(12, 5, 5, 9, 9), id="no request"),
     ],
 )
-def test_without_requests_there_is_no_latency(before: Reading, after: Reading) -> None:
+def test_without_requests_there_is_no_latency(before: Figures, after: Figures) -> None:
     found = figures(before, after)
     assert (found.requests, found.p50, found.p99) == (0.0, None, None)
 
@@ -107,7 +107,7 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    readings: Recent[int] = Recent()
+    readings: RecentFigures[int] = RecentFigures()
     for second in range(20):
         readings.add(second, second)
     assert readings.oldest == (19 - SECONDS, 15)
@@ -123,7 +123,7 @@ def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
         record = control.record_of(control.state_of(), dict.fromkeys(shown.kafka.ranges, applied))
         return replace(shown, redis=replace(shown.redis, record=record), at=shown.at + second * 1000)
 
-    readings: Recent[Totals] = Recent()
+    readings: RecentFigures[Totals] = RecentFigures()
     applied = []
     for second in range(12):
         found = observation(second, min(second, 5) * 10)

@@ -13,8 +13,8 @@ import pytest
 from operate.commands.status import _generations
 from operate.rebuild import generations
 from projector.errors import Refused
+from projector.health.judge import of_servers
 from projector.health.observe import KafkaPart, Observation, RedisPart
-from projector.health.problems import of_servers
 from projector.kafka.batches import Unpacker
 from projector.kafka.topics import Topic
 from projector.ledger import breaks

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.dead_letter import DeadLetter
-from projector.kafka.accepted import Acceptance, Accepted, AcceptedRecords, write_texts
+from projector.kafka.accepted import Acceptance, Accepted, AcceptedRecords, OffsetTexts
 from projector.offsets import Ranges
 from projector.record import Partition
 from projector.redis.store import Store
@@ -235,7 +235,7 @@ async def test_a_text_that_no_broker_can_store_is_not_sent() -> None:
     """The limit of Kafka's protocol, whatever the brokers allow. Nobody listens at this address."""
     nowhere = ProjectorSettings(kafka_bootstrap_servers="127.0.0.1:1")
     text = OffsetAndMetadata(0, "x" * 32_768)
-    assert not await write_texts(nowhere, "group", {Partition("crm.leads", 0): text})
+    assert not await OffsetTexts(nowhere, "group").write({Partition("crm.leads", 0): text})
 
 
 def test_nothing_is_accepted_in_a_partition_that_is_not_known() -> None:

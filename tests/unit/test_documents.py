@@ -20,7 +20,7 @@ from docs.generate.reference.pages import pages, to_html
 from operate.commands.arguments import parser_of
 from operate.main import _COMMANDS
 from schemas import metrics
-from schemas.problems import PROBLEMS
+from schemas.error_body import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md", ROOT / "tests/data/README.md"]

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaError, NotLeaderForPartitionError, TopicAuthori
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest_v3
 
-from projector.kafka.ends import OpenTransaction, end_offsets, first_offsets, open_transaction, readable_ends
+from projector.kafka.ends import OldestTransaction, end_offsets, first_offsets, open_transaction, readable_ends
 from projector.record import Partition
 from tests.harness.raw_batches import batch, record
 
@@ -104,5 +104,5 @@ async def test_what_is_refused_is_not_asked_again() -> None:
 async def test_when_a_transaction_began(attributes: int | None, base: int, began_at: int | None) -> None:
     data = b"" if attributes is None else batch([record(0, b"key", b"value")], attributes=attributes, base=base)
     found = await open_transaction(Brokers(data=data), FIRST, READABLE_END, END)
-    assert found == OpenTransaction(READABLE_END, END, began_at)
+    assert found == OldestTransaction(READABLE_END, END, began_at)
     assert found.records == END - READABLE_END

@@ -21,10 +21,10 @@ from operate.explain.explainer import (
 from operate.explain.records import Fate, Projected, Published, Told, bad_field, told
 from operate.explain.stored import (
     AccessCheck,
-    ApiKey,
-    Bucket,
     InGeneration,
+    KeyEntity,
     Refusal,
+    StoredBucket,
     StoredEntity,
     StoredKey,
     StoredOrganization,
@@ -141,9 +141,9 @@ def test_a_bad_value_is_shown_only_if_documents_are(given: Record, field: str | 
 
 LIVE, DELETED = Head(True, 1, 0, 0, 0), Head(False, 2, 1, 0, 0)
 NOW = 1_000_000
-ACTIVE = ApiKey("k1", "active")
-FREE = Bucket.of("key", Limit(0, 0), "100/10s", 0)
-USED_UP = Bucket.of("organization", Limit(10, 10), "300/10s", 9_500_000)
+ACTIVE = KeyEntity("k1", "active")
+FREE = StoredBucket.of("key", Limit(0, 0), "100/10s", 0)
+USED_UP = StoredBucket.of("organization", Limit(10, 10), "300/10s", 9_500_000)
 
 
 def refusal(
@@ -151,8 +151,8 @@ def refusal(
     api_access: bool = True,
     replaying: bool = False,
     complete: bool = True,
-    keys: tuple[ApiKey, ...] = (ACTIVE,),
-    limits: tuple[Bucket, ...] = (FREE,),
+    keys: tuple[KeyEntity, ...] = (ACTIVE,),
+    limits: tuple[StoredBucket, ...] = (FREE,),
 ) -> Refusal | None:
     organization = refusal_of_organization(head, api_access=api_access, replaying=replaying, complete=complete)
     return refusal_of_key(organization, keys, limits, NOW)
@@ -163,11 +163,13 @@ def refusal(
     [
         pytest.param(refusal(), None, "", id="accepted"),
         pytest.param(refusal(keys=()), "unknown key", "5 401", id="unknown"),
-        pytest.param(refusal(keys=(ACTIVE, ApiKey("k2", "revoked"))), "revoked", "5 401", id="one of two is revoked"),
         pytest.param(
-            refusal(keys=(ApiKey("k1", "active", expires_at=NOW),)), "expired", "5 401", id="expired at this moment"
+            refusal(keys=(ACTIVE, KeyEntity("k2", "revoked"))), "revoked", "5 401", id="one of two is revoked"
         ),
-        pytest.param(refusal(keys=(ApiKey("k1", "active", expires_at=NOW + 1),)), None, "", id="expires later"),
+        pytest.param(
+            refusal(keys=(KeyEntity("k1", "active", expires_at=NOW),)), "expired", "5 401", id="expired at this moment"
+        ),
+        pytest.param(refusal(keys=(KeyEntity("k1", "active", expires_at=NOW + 1),)), None, "", id="expires later"),
         pytest.param(refusal(head=None), "unknown organization", "6 403", id="an organization never heard of"),
         pytest.param(refusal(head=DELETED), "deleted organization", "6 403", id="a deleted organization"),
         pytest.param(refusal(api_access=False), "access off", "6 403", id="access is off"),
@@ -191,7 +193,7 @@ def test_the_first_check_that_refuses(found: Refusal | None, check: AccessCheck 
 def test_a_bucket() -> None:
     assert (FREE.quota, FREE.own, FREE.remaining, FREE.wait) == (100, False, 100, 0)
     assert (USED_UP.quota, USED_UP.own, USED_UP.remaining, USED_UP.wait) == (10, True, 0, 0.5)
-    assert Bucket.of("key", Limit(10, 10), "100/10s", 99_000_000).remaining == 0, "the limit was lowered"
+    assert StoredBucket.of("key", Limit(10, 10), "100/10s", 99_000_000).remaining == 0, "the limit was lowered"
 
 
 REFUSED = (
@@ -213,7 +215,7 @@ REFUSED = (
         "The limit of the organization, 10 requests in 10 s, is used up for the next 0.5 s.",
     ),
     (
-        Refusal("used up", bucket=Bucket.of("key", Limit(1, 10), "300/10s", 500_000)),
+        Refusal("used up", bucket=StoredBucket.of("key", Limit(1, 10), "300/10s", 500_000)),
         "The limit of the key, 1 request in 10 s, is used up for the next 0.5 s.",
     ),
 )

@@ -33,7 +33,7 @@ from aiokafka.structs import BrokerMetadata
 
 from projector.errors import Unavailable
 from projector.kafka import batches, reader
-from projector.kafka.batches import FetchedRecords, Rest, Unpacker
+from projector.kafka.batches import FetchedRecords, PendingRecords, Unpacker
 from projector.kafka.reader import Fetcher
 from projector.kafka.topics import describe, present
 from projector.record import Partition, Record
@@ -191,7 +191,7 @@ def test_the_memory_for_a_batch_is_limited(
 
 def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     """Returns what each poll returns of what a broker has returned."""
-    found, rest = list[list[Record]](), Rest(fetched(data, 0, by))
+    found, rest = list[list[Record]](), PendingRecords(fetched(data, 0, by))
     while not rest.is_empty:
         by.begin()
         found.append(rest.take(most))
@@ -398,7 +398,7 @@ def test_transactions(attributes: int, content: bytes, aborted: list[tuple[int, 
 def test_what_is_read_in_part_is_freed_at_once() -> None:
     """Not at the next garbage collection, before which hundreds of megabytes may come."""
     records = fetched(batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD))
-    found = Rest(records)
+    found = PendingRecords(records)
     assert len(found.take(1)) == 1
     alive = weakref.ref(records)
     gc.disable()

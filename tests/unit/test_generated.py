@@ -21,7 +21,7 @@ from docs.generate.openapi import document
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.record import Record
-from schemas.problems import PROBLEMS
+from schemas.error_body import PROBLEMS
 from schemas.resources import KINDS, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import PROCESSES, variable
 
@@ -147,12 +147,12 @@ def test_the_example_of_a_record_is_valid() -> None:
 @pytest.mark.parametrize(
     ("status", "headers"),
     [
-        pytest.param(200, {"ETag", "Data-As-Of"} | RATE_LIMIT, id="record"),
-        pytest.param(304, {"ETag", "Data-As-Of"} | RATE_LIMIT, id="not modified"),
+        pytest.param(200, {"ETag", "Data-As-Of", "Preference-Applied"} | RATE_LIMIT, id="record"),
+        pytest.param(304, {"ETag", "Data-As-Of", "Preference-Applied"} | RATE_LIMIT, id="not modified"),
         pytest.param(400, RATE_LIMIT, id="invalid id"),
         pytest.param(401, {"WWW-Authenticate"}, id="not authenticated"),
         pytest.param(403, set(), id="no access"),
-        pytest.param(404, {"Data-As-Of"} | RATE_LIMIT, id="not found"),
+        pytest.param(404, {"Data-As-Of", "Preference-Applied"} | RATE_LIMIT, id="not found"),
         pytest.param(405, {"Allow"}, id="another method"),
         pytest.param(429, {"Retry-After"} | RATE_LIMIT, id="rate limit"),
         pytest.param(503, {"Retry-After"}, id="unavailable"),

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
-from runtime.metrics_port import Health, MetricsServer, listen, responds
+from runtime.metrics_port import HealthAnswer, MetricsServer, listen, responds
 from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.heavy
@@ -24,7 +24,7 @@ class Port:
     def __init__(self) -> None:
         registry = CollectorRegistry()
         Counter("scraped", "Something that is counted", registry=registry).inc(7)
-        self.health = self.live = Health(True, {"status": "ok"})
+        self.health = self.live = HealthAnswer(True, {"status": "ok"})
         self.number = free_port()
         self.server = MetricsServer(
             "127.0.0.1",
@@ -60,7 +60,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-BAD = Health(False, {"status": "unhealthy", "problems": ["Redis is away"]})
+BAD = HealthAnswer(False, {"status": "unhealthy", "problems": ["Redis is away"]})
 
 
 def test_health_and_life_are_told_apart(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from operate.commands import status
 from projector.errors import Denied, Unavailable
-from projector.health.observe import Held, KafkaPart, Observation, RedisPart
-from projector.health.problems import (
+from projector.health.judge import (
     STUCK_PARTITION_SECONDS,
     STUCK_SECONDS,
     UNKNOWN_SECONDS,
@@ -23,6 +22,7 @@ from projector.health.problems import (
     causes,
     problems,
 )
+from projector.health.observe import Held, KafkaPart, Observation, RedisPart
 from projector.health.watch import Watch
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
@@ -32,7 +32,7 @@ from projector.record import Partition
 from projector.redis.store import Memory
 from projector.words import say
 from schemas.control import Stamp
-from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingBy
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingByLine
 from schemas.settings import ProjectorSettings
 from tests.harness import control
 from tests.harness.troubled import HALT
@@ -293,7 +293,7 @@ def test_metrics_follow_from_the_newest_observation_and_are_unknown_without_one(
 
 @pytest.mark.parametrize(
     ("trouble", "stopped", "standing_by"),
-    [pytest.param(HALT, 1, 0, id="halted"), pytest.param(StandingBy(2, 999, 3), 0, 1, id="standing by")],
+    [pytest.param(HALT, 1, 0, id="halted"), pytest.param(StandingByLine(2, 999, 3), 0, 1, id="standing by")],
 )
 def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     trouble: LineTrouble, stopped: int, standing_by: int

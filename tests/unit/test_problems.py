@@ -16,8 +16,8 @@ from docs.generate.troubles import ROWS
 from operate.commands import status
 from operate.console import pages
 from projector import problem
+from projector.health.judge import problems, unattended
 from projector.health.observe import KafkaPart, Observation, RedisPart
-from projector.health.problems import problems, unattended
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
@@ -470,7 +470,7 @@ def test_status_of_800_partitions_and_600_programs_fits_on_a_screen() -> None:
     shown = screen(found)
     assert len(shown) < 70
     [note] = [line for line in shown if line.startswith("note")]
-    assert note.startswith("note silent for up to 9 s: 500 programs (projector dead-0, dead-1, dead-2 and 497 more)")
+    assert note.startswith("note silent for 9 s: 500 programs (projector dead-0, dead-1, dead-2 and 497 more)")
     assert "and 580 more: `status --json`" in shown
     assert "and 5 more: `status --json`" in shown, "22 of leads, 2 of contacts, and the one without a leader"
     assert any(line.startswith("projector living-99") for line in shown), "it does not work, so it is among the first"

@@ -15,7 +15,7 @@ from projector.line.pace import Pacer
 from projector.record import Partition
 from projector.redis.store import Memory, Store
 from projector.verify.report import Difference, Report, Unread
-from projector.verify.stored import Document, differing_fields
+from projector.verify.stored import StoredDocument, differing_fields
 from projector.words import duration
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
@@ -111,22 +111,25 @@ TAGS = b"123456123456"
 @pytest.mark.parametrize(
     ("expected", "found", "fields"),
     [
-        pytest.param(Document(1, b'{"a":1}', TAGS), Document(1, b'{"a":1}', TAGS), [], id="nothing"),
-        pytest.param(Document(), Document(), [], id="no document on both sides"),
-        pytest.param(Document(1, b'{"a":1}', TAGS), Document(), ["missing"], id="missing"),
-        pytest.param(Document(), Document(1, b'{"a":1}', TAGS), ["extra"], id="extra"),
-        pytest.param(Document(1, b"{}", TAGS), Document(2, b"{}", TAGS), ["version"], id="version"),
-        pytest.param(Document(1, b"{}", TAGS), Document(1, b"{}", bytes(12)), ["etag"], id="etag"),
+        pytest.param(StoredDocument(1, b'{"a":1}', TAGS), StoredDocument(1, b'{"a":1}', TAGS), [], id="nothing"),
+        pytest.param(StoredDocument(), StoredDocument(), [], id="no document on both sides"),
+        pytest.param(StoredDocument(1, b'{"a":1}', TAGS), StoredDocument(), ["missing"], id="missing"),
+        pytest.param(StoredDocument(), StoredDocument(1, b'{"a":1}', TAGS), ["extra"], id="extra"),
+        pytest.param(StoredDocument(1, b"{}", TAGS), StoredDocument(2, b"{}", TAGS), ["version"], id="version"),
+        pytest.param(StoredDocument(1, b"{}", TAGS), StoredDocument(1, b"{}", bytes(12)), ["etag"], id="etag"),
         pytest.param(
-            Document(1, b'{"a":1,"b":2,"c":3}'), Document(2, b'{"a":1,"b":3,"d":3}'), ["b", "c", "d"], id="fields"
+            StoredDocument(1, b'{"a":1,"b":2,"c":3}'),
+            StoredDocument(2, b'{"a":1,"b":3,"d":3}'),
+            ["b", "c", "d"],
+            id="fields",
         ),
-        pytest.param(Document(1, b'{"a":1.50}'), Document(1, b'{"a":1.5}'), ["bytes"], id="digits"),
-        pytest.param(Document(1, b'{"a":1}'), Document(1, b'{"a":'), ["unreadable"], id="no JSON"),
-        pytest.param(Document(1, b'{"a":1}'), Document(1, b'{"a":"\xff"}'), ["unreadable"], id="no UTF-8"),
-        pytest.param(Document(1, b'{"a":1}'), Document(1, b"7"), ["unreadable"], id="no object"),
+        pytest.param(StoredDocument(1, b'{"a":1.50}'), StoredDocument(1, b'{"a":1.5}'), ["bytes"], id="digits"),
+        pytest.param(StoredDocument(1, b'{"a":1}'), StoredDocument(1, b'{"a":'), ["unreadable"], id="no JSON"),
+        pytest.param(StoredDocument(1, b'{"a":1}'), StoredDocument(1, b'{"a":"\xff"}'), ["unreadable"], id="no UTF-8"),
+        pytest.param(StoredDocument(1, b'{"a":1}'), StoredDocument(1, b"7"), ["unreadable"], id="no object"),
     ],
 )
-def test_differing_fields(expected: Document, found: Document, fields: list[str]) -> None:
+def test_differing_fields(expected: StoredDocument, found: StoredDocument, fields: list[str]) -> None:
     assert list(differing_fields(expected, found)) == fields
 
 

@@ -187,7 +187,7 @@ def test_every_script_is_declared_and_in_the_table() -> None:
     declared = {
         (folder, script.name)
         for folder, of_program in (
-            ("api", (api.redis.scripts.serve, api.redis.scripts.usage)),
+            ("api", (api.redis.scripts.serve, api.redis.scripts.etags, api.redis.scripts.usage)),
             ("projector", projector.redis.scripts.SCRIPTS),
         )
         for script in of_program

@@ -17,7 +17,7 @@ from projector.problem import of_line
 from projector.words import say
 from schemas import words
 from schemas.faults import Fault
-from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy
+from schemas.heartbeat import FailingLine, Former, HaltedLine, Heartbeat, LineTrouble, StandingByLine
 from schemas.resources import RESOURCES
 from tests.harness import crm
 from tests.harness.expected import documents_of
@@ -96,9 +96,9 @@ def test_a_heartbeat_of_the_former_program() -> None:
 
 def test_a_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:
     troubles: dict[str, LineTrouble] = {
-        "access": StandingBy(2, 9, 3),
-        "documents": Halted("share", 101, 1000, 0.1, "crm.leads:0:8", FAULT, 101, ("crm.leads:0:1-8",)),
-        "rebuild": Failing("rebuild", "KeyError"),
+        "access": StandingByLine(2, 9, 3),
+        "documents": HaltedLine("share", 101, 1000, 0.1, "crm.leads:0:8", FAULT, 101, ("crm.leads:0:1-8",)),
+        "rebuild": FailingLine("rebuild", "KeyError"),
     }
     states = {line: trouble.state for line, trouble in troubles.items()}
     stored = msgspec.json.encode(Heartbeat("run", 3, "1.0.a", lines=states, troubles=troubles))

@@ -10,7 +10,7 @@
 -- ARGV  tag, limits, etags...
 --       tag: the organization's. limits: the default ones: key quota and window (seconds), organization quota and
 --       window (4 bytes each, as the record of an organization has them); each pair applies if the organization does
---       not set that limit. etags: those of the request (12 bytes each), or `*`
+--       not set that limit. One more byte behind them: nothing is charged or refused. etags: those of the request (12 bytes each), or `*`
 -- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again),
 --         or a string:
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
@@ -90,7 +90,8 @@ local key_full_at, key_interval, key_remaining, key_wait, key_stored
 local full_at, interval, remaining, wait, stored = bucket(KEYS.organization_limit, organization_bucket, quota, window)
 
 local status, value = 200, ''
-if key_wait > 0 or wait > 0 then
+local is_free = #ARGV.limits > 16
+if (key_wait > 0 or wait > 0) and not is_free then
   status = 429
 elseif not KEYS.document then
   status = 400
@@ -112,7 +113,7 @@ else
 end
 
 local charged = 1
-if status ~= 429 and status ~= 304 then
+if status ~= 429 and status ~= 304 and not is_free then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
   if not (save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)) then

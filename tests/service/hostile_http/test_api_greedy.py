@@ -15,7 +15,7 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from api.edge import RECEIVE_BUFFER, SEND_BUFFER, Edge, Unread
+from api.edge import RECEIVE_BUFFER, SEND_BUFFER, Edge, UnreadResponses
 from schemas import api_keys
 from tests.harness.api_server import HEALTH, LEADS, Unhurried, get, in_kernel, read_all, responses
 from tests.harness.hostile import Target, target
@@ -203,7 +203,7 @@ class Watched(Unhurried):
     """`opened` are the connections that are not lost, in the order of their beginning."""
 
     max_connections = MOST
-    unread = Unread(BUDGET)
+    unread = UnreadResponses(BUDGET)
     opened: ClassVar[list["Watched"]] = []
 
     def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]

@@ -100,7 +100,7 @@ async def read(store: Store, most: int = MOST) -> list[Act]:
     return [act for _, act in await _entries(store, b"XREVRANGE", b"+", b"-", most) if act]
 
 
-class HistoryLog:
+class ActLog:
     """Logs the acts of all operators, wherever their commands ran, in the log of a projector."""
 
     def __init__(self, store: Store) -> None:

@@ -1,0 +1,139 @@
+"""Whether the topics still have the history that the stored positions speak of.
+
+A topic may have been created again, its log may part from what was read, and Kafka may have deleted records before they
+were read. Each of these is a break (`projector/ledger/breaks.py`).
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from projector.errors import Unavailable
+from projector.kafka.reader import Source
+from projector.ledger import breaks
+from projector.ledger.control import Break
+from projector.ledger.ledger import Ledger, Session
+from projector.record import Partition
+from projector.redis.scripts import RewindRow
+
+_BEHIND_SECONDS = 60.0
+"""A broker learns of a topic that was created again within seconds. One that still names the former topic afterwards
+says the truth: such as a cluster that was restored from a backup."""
+
+logger = logging.getLogger(__name__)
+
+
+class Lost(NamedTuple):
+    """What the topics have lost: the breaks to be noted, the positions to be taken back, and the first offsets of the
+    partitions of which records were never read.
+    """
+
+    breaks: list[Break]
+    rewinds: list[RewindRow]
+    missed: dict[Partition, int]
+
+
+class History:
+    """The history of the topics of a line, as it is now."""
+
+    def __init__(self, line: str, source: Source, ledger: Ledger) -> None:
+        self._line = line
+        self._source = source
+        self._ledger = ledger
+        self._missed: dict[Partition, int] = {}
+        """The first offset of each partition of which it was noted that records before it were never read."""
+        self.topic_ids: dict[str, str] = {}
+
+    def has_changed(self, session: Session | None, topic_ids: Mapping[str, str]) -> bool:
+        """Returns whether a topic has another id than at the last look, or the cluster has."""
+        if session and self._source.cluster not in ("", session.record.state.cluster):
+            return True
+        return any(topic_ids.get(topic, known) != known for topic, known in self.topic_ids.items())
+
+    async def learn_cluster(self, session: Session) -> bool:
+        """Look at the topics of the cluster that answers, and note its id if no other one was noted. Returns whether
+        it was noted: then open a session. Raises OtherCluster and Unavailable.
+        """
+        self.topic_ids = await self._source.topic_ids()
+        state = session.record.state
+        self._source.read_as(state.histories, state.cluster)  # nothing of another cluster is applied
+        if not self._source.cluster or state.cluster:
+            return False
+        await self._ledger.learn_cluster(session, self._source.cluster)
+        return True
+
+    async def lost(self, session: Session) -> Lost:
+        """Returns what the topics have lost below the stored positions of partitions that wait for their position.
+        Raises Unavailable.
+        """
+        state = session.record.state
+        former = {it.former_id for it in state.breaks if it.kind == "topic_recreated" and it.age < _BEHIND_SECONDS}
+        if behind := [name for name, id_ in self.topic_ids.items() if id_ in former]:
+            raise Unavailable(f"Kafka: a broker still names a topic that was deleted: {', '.join(behind)}")
+        stored = await self._ledger.stored(session, self._source.unpositioned())
+        recreated = breaks.recreated(session.record, stored, self.topic_ids)
+        again = {one.topic: one.topic_id for one in recreated}
+        # A position that is already one of the present topic stays.
+        rewinds = [breaks.rewind(partition, again[partition.topic]) for partition in stored if partition.topic in again]
+        cut_off, more = await self._cut_off(session, stored, again.keys())
+        missed = await self._never_read(session, stored, again.keys())
+        topics = sorted({at.topic for at in missed})
+        of_missed = [breaks.new_break(session.record, "records_missed", topic) for topic in topics]
+        lost = Lost([*recreated, *cut_off, *of_missed], rewinds + more, missed)
+        for one in lost.breaks:
+            logger.error(
+                "a topic has lost records, so something may be served that Kafka no longer has: see `status`",
+                extra={"line": self._line, "topic": one.topic, "problem": one.kind},
+            )
+        return lost
+
+    async def note(self, session: Session, lost: Lost) -> bool:
+        """Store these breaks. Returns False if another projector has changed the control record. It ends the session.
+        Raises Unavailable.
+        """
+        if not await self._ledger.note(session, lost.breaks):
+            return False
+        self._missed |= lost.missed
+        return True
+
+    async def _never_read(
+        self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
+    ) -> dict[Partition, int]:
+        """Returns the first offsets of the partitions of which Kafka has deleted records before this line read them.
+
+        While a shard is being filled, it misses nothing of a partition without a position, of which it holds nothing.
+        The positions move on with the next records.
+        """
+        unpositioned = [at for at in self._source.unpositioned() if at.topic not in recreated]
+        lowest = dict.fromkeys(self._ledger.unread(session, unpositioned), 0)
+        lowest |= {
+            partition: min(position.offset for position in stored[partition])
+            for partition in unpositioned
+            if stored.get(partition) and partition not in lowest
+        }
+        firsts = await self._source.first_offsets(lowest) if lowest else {}
+        return {at: first for at, first in firsts.items() if lowest[at] < first != self._missed.get(at)}
+
+    async def _cut_off(
+        self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
+    ) -> tuple[list[Break], list[RewindRow]]:
+        """The partitions of this line whose log parts from what was read below a stored position."""
+        highest = {
+            partition: max(stored[partition], key=lambda position: position.offset)
+            for partition in self._source.unpositioned()
+            if partition in stored and partition.topic not in recreated
+        }
+        forks = await self._source.forks({p: at.leader_epoch for p, at in highest.items() if at.leader_epoch >= 0})
+        found, rewinds = {}, []
+        for partition, fork in forks.items():
+            at = highest[partition]
+            if fork.offset < at.offset:
+                id_ = self.topic_ids.get(partition.topic, "")
+                found[partition.topic] = breaks.new_break(
+                    session.record, "topic_truncated", partition.topic, at.topic_id, id_
+                )
+                to = replace(at, offset=fork.offset, leader_epoch=fork.epoch, topic_id=id_)
+                rewinds.append(breaks.rewind(partition, id_, fork.offset, to))
+        return list(found.values()), rewinds

@@ -46,6 +46,8 @@ class Usage:
     def __init__(self) -> None:
         self._accepted: dict[bytes, Used] = {}
         self._refused: dict[bytes, Used] = {}
+        self._uncounted = 0
+        """Requests that were not counted, because too many other keys were used."""
 
     def count(self, caller: Credentials, status: int, started: float) -> None:
         """Count a response to a request that began at this time, on the clock of `time.perf_counter`."""
@@ -53,6 +55,7 @@ class Usage:
         used = counts.get(caller.key_record)
         if used is None:
             if len(counts) >= most:
+                self._uncounted += 1
                 return
             used = counts[caller.key_record] = Used()
         used.requests += 1
@@ -89,7 +92,10 @@ class Usage:
                     self._keep(some)
 
     def _take(self) -> dict[bytes, Used]:
-        """Returns all counts by key, and sets them to 0."""
+        """Returns all counts by key, and sets them to 0. Logs how many requests are missing in them."""
+        if self._uncounted:
+            logger.warning("too many keys were used to count all of them", extra={"requests": self._uncounted})
+            self._uncounted = 0
         found, refused = self._accepted, self._refused
         self._accepted, self._refused = {}, {}
         for key, used in refused.items():
@@ -100,6 +106,8 @@ class Usage:
         for key, used in some.items():
             if len(self._accepted) < MAX_KEYS:
                 _add(self._accepted, key, used)
+            else:
+                self._uncounted += used.requests
 
 
 def _add(counts: dict[bytes, Used], key: bytes, used: Used) -> None:

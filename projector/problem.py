@@ -360,6 +360,8 @@ class DocumentsAsBefore(_Problem, frozen=True):
 
     parts = ("api",)
     entities: tuple[str, ...]
+    unknown: int = 0
+    """So many dead letters were not looked at."""
 
 
 class OlderPublished(_Problem, frozen=True):
@@ -419,12 +421,14 @@ class DeadLetters(_Note, frozen=True):
     """There are bad records that nobody has dealt with."""
 
     count: int
+    unknown: int = 0
+    """Of so many it is not known whether readers see something else because of them."""
 
 
 class Silent(_Note, frozen=True):
-    """A program that writes has stored no heartbeat for so long."""
+    """Programs that write have stored no heartbeat, the first of them for so long."""
 
-    program: str
+    programs: tuple[str, ...]
     role: str
     seconds: float
 

@@ -8,6 +8,8 @@ Message keys are never unwrapped. Kafka chooses the partition by the bytes of th
 entity with two spellings of its key would have no order.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple, TypeGuard
 
 import msgspec
@@ -23,6 +25,11 @@ class Partition(NamedTuple):
 
     topic: str
     partition: int
+
+
+def count_by_topic(partitions: Iterable[Partition]) -> dict[str, int]:
+    """Returns how many of these partitions each topic has: there may be too many to name them in a line of a log."""
+    return dict(sorted(Counter(topic for topic, _ in partitions).items()))
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -34,15 +34,20 @@ Known = Mapping[str, Any]
 
 
 def unknown_fields(record: Record) -> list[Fault]:
-    """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
+    """Returns a fault for each of the first hundred unknown fields of an event, and one for the others. An event that
+    cannot be read has none: it is bad anyway.
+    """
     if record.value is None:
         changed = dict(record.headers).get("ce_type") == event_type(record.kind, "changed").encode()
         return [Fault("tombstone_of_change", "headers.ce_type")] if changed else []
     value = _decoded(record)
+    fields = _in_data(record, value)
     found = [
         Fault("unknown_field", f"{path}.{shown(name)}", "".join(get_close_matches(name.lower(), known, 1)))
-        for path, name, known in islice(_in_data(record, value), _MAX_NAMES)
+        for path, name, known in islice(fields, _MAX_NAMES)
     ]
+    if more := sum(1 for _ in fields):
+        found.append(Fault("more_unknown_fields", count=more))
     if isinstance(value, dict) and not _is_binary(record):
         attributes = ENVELOPES[record.kind].changed.__struct_encode_fields__
         found += _mistyped(value, {"type", *attributes}, "$.")

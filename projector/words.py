@@ -216,22 +216,24 @@ def _of_bad_records(about: _OfBadRecords) -> tuple[str, ...]:
     """Returns what `_words` returns about bad records."""
     match about:
         case problem.AccessAsBefore(keys):
-            named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
+            named = some([_named(key) for key in keys])
             return (
                 f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
                 "`dead-letters list` says why; let the core product publish them again",
                 "runbook.md#leadviewaccessrecordsparked",
             )
-        case problem.DocumentsAsBefore(entities):
+        case problem.DocumentsAsBefore(entities, unknown):
             advice = (
                 "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
                 "`dead-letters list` says why; let the core product publish it again with a higher version"
             )
             what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
+            what += f"; of {unknown:,} more dead letters this is not known" if unknown else ""
             return what, advice, "runbook.md#leadviewdocumentsasbefore"
-        case problem.DeadLetters(count):
+        case problem.DeadLetters(count, unknown):
+            not_known = f"; of {unknown:,} it is not known whether readers see an older state" if unknown else ""
             return (
-                f"dead letters: {count:,}",
+                f"dead letters: {count:,}{not_known}",
                 "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
                 "dead-letters.md",
             )
@@ -269,7 +271,7 @@ def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:
                 page,
             )
         case problem.ClockDiffers(programs, clocks):
-            whose = f"that of {', '.join(programs)}" if programs else "that of this machine"
+            whose = f"that of {some(programs)}" if programs else "that of this machine"
             return (
                 f"the clocks differ: that of Redis says {words.utc(clocks.redis)}, {whose} {words.utc(clocks.own)}",
                 "API keys expire by the clock of Redis, and Data-As-Of is not known meanwhile. Let NTP set both clocks",
@@ -313,7 +315,7 @@ def _not_complete(about: problem.RedisEmpty | problem.Incomplete) -> tuple[str, 
         case problem.Incomplete(shards, of, addresses):
             parts = f"all {of} parts" if shards == of else f"{shards} of the {of} parts"
             for_whom = "all organizations" if shards == of else "the organizations there, and no others"
-            what = ", ".join((f"not complete: {parts} (shards) of Redis", *addresses))
+            what = ", ".join(filter(None, (f"not complete: {parts} (shards) of Redis", some(addresses))))
             return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
         case _:
             assert_never(about)
@@ -333,14 +335,14 @@ def _of_line(about: _OfLine, page: str) -> tuple[str, ...]:
         case problem.Failing(line, programs, trouble):
             return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
         case problem.StandingBy(line, programs, trouble):
-            on = f" on {', '.join(programs)}" if programs else ""
+            on = f" on {some(programs)}" if programs else ""
             return (
                 f"line {line} is standing by: {words.trouble(trouble)}",
                 f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)",
                 "runbook.md#leadviewstandingby",
             )
         case problem.NotAdvancing(line, programs, records, seconds, partitions):
-            where = ", ".join(partitions)
+            where = some(partitions)
             return (
                 f"{line}: {records:,} records behind, and has not advanced{_for(seconds)} ({where})",
                 _log(programs),
@@ -366,7 +368,7 @@ def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
             start = f"start one with `{words.as_called('run')}`"
             if silent:  # beside one that stands still, a new one would only hide it
                 do, it = ("exists and stands", "it") if len(silent) == 1 else ("exist and stand", "them")
-                start = f"look whether {', '.join(silent)} still {do} still: continue {it}, or end {it} and {start}"
+                start = f"look whether {some(silent)} still {do} still: continue {it}, or end {it} and {start}"
             return (
                 "no projector is running",
                 f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)",
@@ -381,7 +383,7 @@ def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
         case problem.OtherSettings(programs, setting, theirs, others, alone):
             where = "this program" if alone else "others"
             return (
-                f"{setting} is {theirs} in {', '.join(programs)}, and {others} in {where}",
+                f"{setting} is {theirs} in {some(programs)}, and {others} in {where}",
                 "correct the one that is wrong, and restart it: all programs need the same value",
                 page,
             )
@@ -395,7 +397,7 @@ def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
         case problem.Stale(records, seconds, hindered, enough):
             wait = "record waits" if records == 1 else "records wait"
             if hindered:
-                advice = f"{', '.join(hindered)} cannot apply them now: {_log(hindered)}"
+                advice = f"{some(hindered)} cannot apply them now: {_log(hindered)}"
             elif enough:
                 advice = "more projectors would not help, because there are as many as partitions (docs/capacity.md)"
             else:
@@ -405,10 +407,12 @@ def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
                 advice,
                 "runbook.md#leadviewstale",
             )
-        case problem.Silent(program, role, seconds):
+        case problem.Silent(programs, role, seconds):
+            number = len(programs)
+            who = f"{program_of(role)} {some(programs)}"
             return (
-                f"silent for {seconds:.0f} s: {program_of(role)} {program}",
-                "it has crashed, stands still, or cannot reach Redis",
+                f"silent for {seconds:.0f} s: {who if number == 1 else f'{number:,} programs ({who})'}",
+                f"{'it has' if number == 1 else 'each has'} crashed, stands still, or cannot reach Redis",
                 "runbook.md#few_projectors",
             )
         case _:
@@ -443,9 +447,8 @@ def _of_generations(about: _OfGenerations) -> tuple[str, ...]:
 def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, access: bool, page: str) -> tuple[str, ...]:
     """Returns the words of `_words`. The command is for the oldest transaction."""
     oldest, records = held[0], sum(partition.records for partition in held)
-    named = ", ".join(f"{topic}:{partition.partition}" for partition in held[:_MOST_NAMED])
-    named += ", …" if len(held) > _MOST_NAMED else ""
-    what = f"a transaction is open in {named} since {oldest.since} ({duration(oldest.seconds)})"
+    named = [f"{topic}:{partition.partition}" for partition in held]
+    what = f"a transaction is open in {some(named)} since {oldest.since} ({duration(oldest.seconds)})"
     abort = f"abort --topic {topic} --partition {oldest.partition} --start-offset {oldest.first}"
     shown = "a revoked key may still work" if access else "readers see an older state"
     return (
@@ -476,6 +479,7 @@ def _entities(entities: Sequence[str], more: int = 0) -> str:
 
 
 _MOST_NAMED = 3
+"""More are counted."""
 _COMPARED = "projectors compare everything with Kafka, and end this problem by themselves: keep one running"
 _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 
@@ -497,10 +501,16 @@ def _topics(names: Sequence[str]) -> str:
 def _strangers(strangers: Sequence[problem.Stranger]) -> str:
     named = [
         f"{it.client_id or 'a program without a client id'} at {it.host} in {it.group} "
-        f"({', '.join(it.partitions) or 'no partitions'})"
-        for it in strangers[:_MOST_NAMED]
+        f"({some(it.partitions) or 'no partitions'})"
+        for it in strangers
     ]
-    return "; ".join([*named, *(["…"] if len(strangers) > _MOST_NAMED else [])])
+    return some(named, "; ")
+
+
+def some(names: Sequence[str], separator: str = ", ") -> str:
+    """Returns three of these names at most, and how many more there are."""
+    named, more = separator.join(names[:_MOST_NAMED]), len(names) - _MOST_NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
 
 
 def _for(seconds: float) -> str:
@@ -508,7 +518,7 @@ def _for(seconds: float) -> str:
 
 
 def _log(programs: Sequence[str]) -> str:
-    return f"read the log of {', '.join(programs)}" if programs else ""
+    return f"read the log of {some(programs)}" if programs else ""
 
 
 def _publish_again(*, access: bool) -> str:

@@ -64,6 +64,7 @@ FaultKind = Literal[
     "defect",
     # of the lines that `validate` reads, and of what it finds with `--strict`
     "unknown_field",
+    "more_unknown_fields",
     "unknown_attribute",
     "not_a_record",
     "no_record",

@@ -70,6 +70,7 @@ _FAULTS: dict[FaultKind, str] = {
     "unreadable_record": "the record is not {expected}",
     "defect": "reading this record failed with {found}, which is a defect of Leadview: see its log",
     "unknown_field": "`{path}` is not a known field{nearest}",
+    "more_unknown_fields": "{count:,} more fields are not known",
     "unknown_attribute": "`{path}` is not a known attribute{nearest}",
     "not_a_record": "the line is not a record: {found}; expected in one line: {expected}",
     "no_record": "it has no record, so nothing was checked",

@@ -12,7 +12,7 @@ from operate.explain.explainer import Explainer
 from operate.explain.stored import Refusal, StoredKey
 from operate.explain.words import Answer, answer, to_json
 from schemas import api_keys, names
-from schemas.resources import API_KEY, BY_NOUN
+from schemas.resources import BY_NOUN
 from schemas.settings import ApiSettings, load
 
 _STYLES = {"well": "green", "wrong": "red", "waits": "yellow", "plain": ""}
@@ -84,8 +84,7 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
             return [StoredKey(None, None, [], refusal)]
         return [await explainer.key(names.tagged(parsed.organization_tag), key_hash=parsed.hash)]
     asked = {"key_hash" if form == "hash" else "id": text}
-    places = stored.search(operator.store, **asked)
-    owners = {place.owner async for place in places if place.kind is API_KEY}
+    owners = {owner async for owner in stored.search(operator.store, **asked)}
     found = [await explainer.key(owner, **asked) for owner in sorted(owners)]
     return found or [await stored.no_such_key(operator.store, asked.get("key_hash"))]
 

@@ -6,8 +6,9 @@ also right if no projector is alive, and if one of the servers is away: what can
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import groupby
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -34,6 +35,8 @@ from schemas.settings import ProjectorSettings
 from schemas.words import utc
 
 WATCH_SECONDS = 2.0
+_MOST_ROWS = 20
+"""Of programs, and of partitions that have something to say. More are counted, so that all of it fits on a screen."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -132,6 +135,8 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
             operator.print_json(latest)
         else:
             operator.console.print(_history_table(latest) if latest else "nobody has done anything yet")
+            if latest:
+                operator.console.print(f"The last {acts.MOST:,} acts are kept.")
         return 0
     on_screen = arguments.watch and operator.console.is_terminal and not operator.json
     screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()
@@ -301,8 +306,9 @@ def parts(observed: Observation) -> Iterator[RenderableType]:
         yield _writer_table(found)
     if len(found.generations) > 1:
         yield _generation_table(found)
-    if found.partitions:
-        yield _partition_table(found)
+    remarks = _remarks(observed)
+    if found.partitions or remarks:
+        yield _partition_table(found, remarks)
     yield _summary(found)
 
 
@@ -329,7 +335,9 @@ def _history_table(acts: Sequence[Act]) -> Table:
 
 def _writer_table(found: Status) -> Table:
     shown = table("program", "id", "mapping", "heartbeat", "lines")
-    for writer in found.writers:
+    # Those that are silent or do not work come first.
+    first = sorted(found.writers, key=lambda it: it.alive and {*it.lines.values()} <= {"running"})
+    for writer in first[:_MOST_ROWS]:
         lines = "  ".join(f"{line}: {state.partition(': ')[0]}" for line, state in writer.lines.items())
         heartbeat = _seconds(writer.age, " ago")
         shown.add_row(
@@ -339,7 +347,14 @@ def _writer_table(found: Status) -> Table:
             heartbeat if writer.alive else f"[yellow]silent, {heartbeat}[/]",
             (lines or "-") if writer.alive else "unknown",
         )
+    _count_more(shown, len(first))
     return shown
+
+
+def _count_more(shown: Table, rows: int) -> None:
+    """Add a row that says how many rows are not shown."""
+    if rows > _MOST_ROWS:
+        shown.add_row(f"[dim]and {rows - _MOST_ROWS:,} more: `status --json`[/]")
 
 
 def _generation_table(found: Status) -> Table:
@@ -349,22 +364,59 @@ def _generation_table(found: Status) -> Table:
     return shown
 
 
-def _partition_table(found: Status) -> Table:
-    figures = "partition", "position", "end offset", "lag", "waiting", "newest event", "checkpoint"
-    shown = table(Column("topic", no_wrap=True), *[Column(name, justify="right") for name in figures])
-    for it in found.partitions:
-        lag = _count(it.lag, "-")
-        shown.add_row(
-            it.topic,
-            str(it.partition),
-            _count(it.position, "-"),
-            _count(it.head, "-"),
-            f"[yellow]{lag}[/]" if it.lag else lag,
-            _seconds(it.waiting_age),
-            _seconds(it.newest_event_age, " ago"),
-            _seconds(it.checkpoint_age, " ago"),
-        )
+def _remarks(found: Observation) -> dict[Partition, str]:
+    """Returns what is wrong with single partitions."""
+    if found.kafka is None:
+        return {}
+    remarks = {}
+    if found.kafka.members is not None:
+        owned = {partition for member in found.kafka.members for partition in member.partitions}
+        remarks = dict.fromkeys(found.kafka.ranges.keys() - owned, "no projector has it")
+    remarks |= {Partition(*it): "a stranger has it" for member in found.strangers for it in member.partitions}
+    remarks |= dict.fromkeys(found.open_transactions, "a transaction is open")
+    unserved = (Partition(topic.name, number) for topic in found.kafka.topics for number in topic.leaderless)
+    return remarks | dict.fromkeys(unserved, "no broker leads it")
+
+
+def _partition_table(found: Status, remarks: Mapping[Partition, str]) -> Table:
+    """Returns a row for each topic, which sums the partitions that have nothing to say; then the others, those that
+    wait for the longest time first.
+    """
+    figures = "position", "end offset", "lag", "waiting", "newest event", "checkpoint"
+    shown = table(
+        Column("topic", no_wrap=True), *[Column(name, justify="right") for name in ("partition", *figures)], ""
+    )
+    unserved = {at: PartitionStatus(*at, *[None] * 7) for at in remarks}
+    partitions = dict(sorted((unserved | {Partition(it.topic, it.partition): it for it in found.partitions}).items()))
+    telling = {at: it for at, it in partitions.items() if it.lag or at in remarks}
+    for topic, rows in groupby(partitions.items(), key=lambda row: row[0].topic):
+        of_topic = [it for _, it in rows]
+        quiet = [it for it in of_topic if Partition(it.topic, it.partition) not in telling]
+        if quiet:
+            number = str(quiet[0].partition) if len(of_topic) == 1 else f"{len(quiet):,} of {len(of_topic):,}"
+            shown.add_row(topic, number, *_figures(quiet), "")
+    ordered = sorted(telling.items(), key=lambda row: (-(row[1].waiting_age or 0), -(row[1].lag or 0), row[0]))
+    for at, it in ordered[:_MOST_ROWS]:
+        shown.add_row(at.topic, str(at.partition), *_figures([it]), f"[yellow]{remarks.get(at, '')}[/]")
+    _count_more(shown, len(ordered))
     return shown
+
+
+def _figures(partitions: Sequence[PartitionStatus]) -> Iterator[str]:
+    """Yields the figures of a row: sums of offsets, and the newest times."""
+    yield _count(_sum(it.position or (0 if it.lag == 0 else None) for it in partitions), "-")
+    yield _count(_sum(it.head for it in partitions), "-")
+    lag = _sum(it.lag for it in partitions)
+    yield f"[yellow]{lag:,}[/]" if lag else _count(lag, "-")
+    yield _seconds(max((it.waiting_age for it in partitions if it.waiting_age is not None), default=None))
+    for ages in ([it.newest_event_age for it in partitions], [it.checkpoint_age for it in partitions]):
+        yield _seconds(min((age for age in ages if age is not None), default=None), " ago")
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Returns None if one of them is not known."""
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))
 
 
 def _count(count: int | None, unknown: str) -> str:

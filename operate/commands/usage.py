@@ -74,7 +74,7 @@ def _print(found: list[KeyUsage], console: Console) -> None:
     figures = [Column(name, justify="right", no_wrap=True) for name in ("requests", "refused", "last used")]
     shown = table(*texts, *figures)
     for usage in found:
-        last = utc(usage.last_used) if usage.last_used else "never"
+        last = utc(usage.last_used) if usage.last_used else "no counts"
         ids = " ".join(usage.api_keys) or "deleted"
         shown.add_row(ids, usage.hash[:_PREFIX], f"{usage.requests:,}", f"{usage.refusals:,}", last)
     console.print(shown)

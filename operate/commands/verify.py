@@ -26,6 +26,7 @@ from projector.stop import Stop
 from projector.verify import comparison
 from projector.verify.report import Report, Unread, unread
 from projector.verify.topics import noticed
+from projector.words import some
 from runtime.metrics_port import HealthAnswer
 from schemas.resources import ACCESS_KINDS, KINDS, ORGANIZATION, RESOURCES
 
@@ -79,7 +80,8 @@ def show_report(report: Report, console: Console) -> None:
     if report.unread:
         console.print(f"[red]not compared[/]: {escape(say_unread(report.unread))}", soft_wrap=True)
     if not (report.differences or report.allowed):
-        console.print("no difference in the rest" if report.unread else "[green]no difference[/]")
+        rest = report.unread or report.changing
+        console.print("no difference in the rest" if rest else "[green]no difference[/]")
         return
     former = f", {report.former:,} only in former partitions" if report.former else ""
     console.print(
@@ -100,6 +102,8 @@ def show_report(report: Report, console: Console) -> None:
         console.print(
             f"  {example.kind} {example.organization} {example.id}: {', '.join(example.fields)}", soft_wrap=True
         )
+    if (more := report.differences - len(report.examples)) > 0:
+        console.print(f"  and {more:,} more")
 
 
 async def _continuously(operator: Operator) -> int:
@@ -154,7 +158,7 @@ def _health(problems: list[str]) -> HealthAnswer:
 def say_unread(unread: Sequence[Unread]) -> str:
     """Returns, in whole sentences, what could not be compared because transactions are open."""
     records = sum(part.records for part in unread)
-    where = ", ".join(f"{part.topic}:{part.partition} since {part.since or 'an unknown time'}" for part in unread)
+    where = some([f"{part.topic}:{part.partition} since {part.since or 'an unknown time'}" for part in unread])
     wait = "record" if records == 1 else "records"
     return (
         f"A transaction is open in {where}, and {records:,} {wait} behind it cannot be read; `status` says what to do."

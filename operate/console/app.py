@@ -88,7 +88,7 @@ def create_app(
     async def find(request: Request) -> Response:
         asked = msgspec.json.decode(await _body(request), type=Asked)
         if not asked.text.strip() or len(asked.text) > LONGEST:
-            raise ValueError(f"Write an id, a message key or coordinates, with at most {LONGEST} characters.")
+            raise ValueError(f"Write a message key or coordinates, with at most {LONGEST} characters.")
         async with one_at_a_time:  # whatever the number of pages
             found = await explainer.explain(asked.text)
         prefix = explainer.settings.topic_prefix

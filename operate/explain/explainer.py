@@ -13,7 +13,7 @@ import msgspec
 
 from operate.explain import records, stored
 from operate.explain.records import BadField, Projected, Published, Told
-from operate.explain.stored import FoundAt, Refusal, StoredEntity, StoredKey, StoredOrganization
+from operate.explain.stored import Refusal, StoredEntity, StoredKey, StoredOrganization
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.ledger import copies
@@ -42,7 +42,7 @@ class MessageKey(msgspec.Struct, frozen=True):
 
 
 class Id(msgspec.Struct, frozen=True):
-    """An id of which nobody has said what it is."""
+    """An id without an organization: it is the message key of an organization, or names nothing."""
 
     id: str
 
@@ -99,10 +99,11 @@ class AboutEntity(msgspec.Struct, frozen=True):
 
 
 class AboutOrganization(msgspec.Struct, frozen=True):
-    """An organization, and its records."""
+    """An organization, and its records. `published` is None if Kafka was not asked."""
 
     stored: StoredOrganization
     told: list[Told] = []
+    published: Published | None = None
 
 
 class AboutRecord(msgspec.Struct, frozen=True):
@@ -124,15 +125,17 @@ Gap = Literal[
     "compacted",
     "unheard of",
     "not read",
+    "id alone",
     "not finished",
     "no question",
 ]
 """Why nothing is known.
 
 There is no such record: there is no such partition, or the record was not published yet, or it is behind an open
-transaction, or Kafka has deleted or compacted it. Or Redis and Kafka do not know the id, or do not know it as far as
-Kafka could be read in time. Or the search took too long. Or what was asked is neither an id nor coordinates, but
-perhaps a request id.
+transaction, or Kafka has deleted or compacted it. Or nothing is stored of this message key, and it was never
+published, or is unknown because not all of Kafka was looked through. Or it is the id of no organization, and says
+nothing of others without theirs. Or the search took too long. Or what was asked is neither an id nor coordinates,
+but perhaps a request id.
 """
 
 
@@ -180,7 +183,7 @@ class Explainer:
         if not kafka:
             return AboutOrganization(found)
         published = await records.newest(self.settings, [ORGANIZATION], organization.encode())
-        return AboutOrganization(found, await self._told(published.records, found.event))
+        return AboutOrganization(found, await self._told(published.records, found.event), published)
 
     async def key(self, owner: bytes, *, key_hash: str | None = None, id: str | None = None) -> StoredKey:  # noqa: A002
         """Explain a key that is stored for this organization, by its hash or by the id of its API key."""
@@ -217,43 +220,29 @@ class Explainer:
             if (await stored.read_entity(self._store, resource, organization, id_)).generations[0].event:
                 return await self._with_contact(resource, organization, id_)
         refusal = (await stored.read_organization(self._store, self._api, organization)).refusal
-        return [await self._of_stranger(id_, f"{organization}:{id_}", refusal)]
+        return [await self._of_stranger(f"{organization}:{id_}", refusal)]
 
     async def _of_id(self, asked: Id) -> list[Explanation]:
-        if await stored.read_event(self._store, names.organization(asked.id)):
+        known = await self.organization(asked.id, kafka=False)
+        if known.stored.event or known.stored.dead_letters:
             return [await self.organization(asked.id)]
-        try:
-            place = await self._search(id=asked.id)
-        except TimeoutError:
-            return [Nothing("not finished", asked.id), await self._of_stranger(asked.id, asked.id, None)]
-        if place is None:
-            return [await self._of_stranger(asked.id, asked.id, None)]
-        if isinstance(place.kind, Resource):
-            return await self._with_contact(place.kind, names.organization_id(place.owner), asked.id)
-        return [await self.key(place.owner, id=asked.id)]
+        return [Nothing("id alone", asked.id)]
 
     async def _of_hash(self, asked: KeyHash) -> Explanation:
+        search = stored.search(self._store, key_hash=asked.hash, patient=True)
         try:
-            place = await self._search(key_hash=asked.hash)
+            async with asyncio.timeout(_SEARCH_SECONDS), aclosing(search) as owners:
+                async for owner in owners:
+                    return await self.key(owner, key_hash=asked.hash)
         except TimeoutError:
             return Nothing("not finished", asked.hash)
-        if place is None:
-            return await stored.no_such_key(self._store, asked.hash)
-        return await self.key(place.owner, key_hash=asked.hash)
+        return await stored.no_such_key(self._store, asked.hash)
 
-    async def _search(self, *, id: str = "", key_hash: str = "") -> FoundAt | None:  # noqa: A002
-        """Raises TimeoutError, too."""
-        search = stored.search(self._store, id=id, key_hash=key_hash, patient=True)
-        async with asyncio.timeout(_SEARCH_SECONDS), aclosing(search) as places:
-            async for place in places:
-                return place
-        return None
-
-    async def _of_stranger(self, id_: str, ending: str, refusal: Refusal | None) -> Explanation:
+    async def _of_stranger(self, message_key: str, refusal: Refusal | None) -> Explanation:
         """Nothing is stored of it: perhaps Kafka knows it."""
-        found = await records.newest(self.settings, KINDS, ending.encode())
+        found = await records.newest(self.settings, KINDS, message_key.encode())
         if not found.records:
-            return Nothing("unheard of" if found.all else "not read", id_, refusal=refusal)
+            return Nothing("unheard of" if found.whole else "not read", message_key, refusal=refusal)
         newest = max(found.records, key=_age)
         of_kind = [record for record in found.records if record.kind is newest.kind]
         return AboutRecord(newest, await self._told(of_kind, None), records.bad_field(newest), found)

@@ -100,8 +100,8 @@ class BadField(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], ending: bytes) -> Published:
-    """Look for the newest records whose message key ends like this. Raises Unavailable."""
+async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], message_key: bytes) -> Published:
+    """Look for the newest records with this message key. Raises Unavailable."""
     found: list[Record] = []
     try:
         async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
@@ -112,7 +112,7 @@ async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], ending: byt
             read = 0
             async for records in reader.read(newest):
                 read += sum(record.offsets for record in records)
-                found += [record for record in records if (record.key or b"").endswith(ending)]
+                found += [record for record in records if record.key == message_key]
     except TimeoutError:
         return Published(found, all=False)
     # Each offset from 0 on had a record: compaction has removed none.

@@ -7,7 +7,7 @@ request. Nothing here contains or returns a key. Every read may raise Refused if
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,7 +42,7 @@ from schemas.layouts import (
     read_head,
     read_limits,
 )
-from schemas.resources import API_KEY, BY_LETTER, CONTACT, LEAD, Kind, Resource
+from schemas.resources import CONTACT, LEAD, Resource
 from schemas.settings import ApiSettings, Limit, limit
 from schemas.words import as_called
 
@@ -192,13 +192,6 @@ class StoredKey(msgspec.Struct, frozen=True):
     dead_letters: list[DeadLetter] = []
 
 
-class FoundAt(NamedTuple):
-    """Where something is stored: its kind, and the name of its organization's record."""
-
-    kind: Kind
-    owner: bytes
-
-
 async def read_entity(store: Store, resource: Resource, organization_id: str, entity_id: str) -> StoredEntity:
     """Read an entity from every generation that is written. Also raises Refused if its document cannot be read."""
     control = await copies.require(store)
@@ -290,31 +283,23 @@ async def search(
     id: str = "",  # noqa: A002 - the field's own word
     key_hash: str = "",
     patient: bool = False,
-) -> AsyncGenerator[FoundAt]:
-    """Yields where an entity or an API key with this id, or a key with this hash, is stored: it looks at every name in
-    Redis. A place may come twice. With `patient`, Redis does something else during most of the time. Raises
-    Unavailable.
+) -> AsyncGenerator[bytes]:
+    """Yields the name of each organization's record that has an API key with this id, or a key with this hash: it looks
+    at every name in Redis. A name may come twice. With `patient`, Redis does something else during most of the time.
+    Raises Unavailable.
     """
-    ending = b"k" + key_hash.encode() if key_hash else names.short_id(id)
+    ending = b"k" + key_hash.encode() if key_hash else b"a" + names.short_id(id)
     asked, since = 0.0, time.monotonic()
     # Redis would be silent until it has found something that ends like this, and there would be no time for a pause.
     async for keys in store.scan(names.ALL if patient else names.ALL + ending):
         asked += time.monotonic() - since
-        for place in [_place(key, ending) for key in keys if key.endswith(ending)]:
-            if place:
-                yield place
+        for key in keys:
+            if (match := names.OF_ACCESS.fullmatch(key)) and key == match[1] + ending:
+                yield match[1]
         if patient and asked > _PAUSE_SECONDS * SHARE:
             await asyncio.sleep(asked * (1 / SHARE - 1))
             asked = 0.0
         since = time.monotonic()
-
-
-def _place(key: bytes, ending: bytes) -> FoundAt | None:
-    if (match := names.OF_ACCESS.fullmatch(key)) and key in (match[1] + b"a" + ending, match[1] + ending):
-        return FoundAt(API_KEY, match[1])
-    if (match := names.IN_GENERATION.fullmatch(key)) and match[4] == ending and match[3] in BY_LETTER:
-        return FoundAt(BY_LETTER[match[3]], match[1])
-    return None
 
 
 async def _organization(

@@ -1,6 +1,6 @@
 """The words for what became of an entity, a record or a key: for the terminal, `--json` and the page. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, assert_never
 
 import msgspec
@@ -133,10 +133,6 @@ _REQUEST = (
     "The console does not know single requests. Look for it in the log of the API: every answer with 5xx leaves a line "
     "with its request_id, and some of those with 4xx do (LEADVIEW_REQUEST_LOG=all logs every answer)."
 )
-_UNHEARD_OF = (
-    "No lead, contact, organization or API key has this id in Redis, and no event of it is among the newest {newest:,} "
-    "of each partition%s. It was not published, or its message key is another one."
-)
 NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
     "no partition": (
         "wrong",
@@ -171,15 +167,40 @@ NOTHING: Mapping[Gap, tuple[Tone, str, str, str]] = {
             "transaction."
         ),
     ),
-    "unheard of": ("wrong", "events.md", "id", _UNHEARD_OF % ""),
-    "not read": ("wrong", "events.md", "id", _UNHEARD_OF % " that could be read in time"),
+    "unheard of": (
+        "wrong",
+        "events.md",
+        "message key",
+        (
+            "Nothing in Redis has this message key, and it was never published: all records of all topics were looked "
+            "through. Publish it, or correct the message key."
+        ),
+    ),
+    "not read": (
+        "wrong",
+        "events.md",
+        "message key",
+        (
+            "Nothing in Redis has this message key. It is not known if it was ever published: of each partition, only "
+            "the newest {newest:,} offsets that could be read in time were looked through."
+        ),
+    ),
+    "id alone": (
+        "plain",
+        "events.md#topics-and-message-keys",
+        "id",
+        (
+            "No organization has this id in Redis. A lead, a contact or an API key is found by its message key alone: "
+            "write <organization>:<id>. Other questions are <topic>:<partition>:<offset>, and an API key."
+        ),
+    ),
     "not finished": (
         "wrong",
         "",
         "search for",
         (
-            "Redis holds so much that the search was ended before it had seen everything. With the organization it is "
-            "found at once: write <organization>:<id>, or use `show key -` for a key."
+            "It is not known if this key is stored: Redis holds so much that the search was ended before it had seen "
+            "everything. `show key -` finds it at once."
         ),
     ),
     "no question": (
@@ -226,7 +247,7 @@ def _about_organization(found: AboutOrganization, topic_prefix: str) -> Answer:
     verdict, state = _as_before(stored.dead_letters, verdict, state)
     facts = [*_organization(stored, topic_prefix), *_letters(stored.dead_letters)]
     title = f"organization {stored.organization}"
-    return Answer(_kind(stored.refusal), title, verdict, state, _ACCESS, facts, _events(found.told))
+    return Answer(_kind(stored.refusal), title, verdict, state, _ACCESS, facts, *_history(found.told, found.published))
 
 
 def _key(found: StoredKey, topic_prefix: str) -> Answer:
@@ -241,7 +262,7 @@ def _key(found: StoredKey, topic_prefix: str) -> Answer:
 
 
 def _record(found: AboutRecord, show_documents: bool) -> Answer:
-    record, events = found.record, _events(found.told[:_MOST_EVENTS])
+    record, (events, note) = found.record, _history(found.told, found.published)
     event = events[0]
     facts = [
         Fact("message key", (record.key or b"none").decode(errors="backslashreplace")),
@@ -254,16 +275,14 @@ def _record(found: AboutRecord, show_documents: bool) -> Answer:
     page = "dead-letters.md" if found.told[0].reason else _ORDERING
     others = events if found.published else []
     verdict = f"This record {event.outcome}."
-    return Answer(
-        event.kind, f"record {event.record}", verdict, event.state, page, facts, others, _note(found.published)
-    )
+    return Answer(event.kind, f"record {event.record}", verdict, event.state, page, facts, others, note)
 
 
 def _nothing(found: Nothing) -> Answer:
     state, page, title, text = NOTHING[found.gap]
     verdict = text.format(found=found, newest=NEWEST) + (f" {why(found.refusal)}" if found.refusal else "")
     facts = [Fact("dead letter", f"key {found.letter.key}: {found.letter.reason}")] if found.letter else []
-    if found.gap in ("unheard of", "not read"):
+    if found.gap == "id alone":
         facts.append(Fact("if it is a request id", _REQUEST))
     return Answer(found.gap, f"{title} {found.asked}".strip(), verdict, state, page, facts)
 
@@ -312,8 +331,12 @@ def _place(head: Head, topic: str) -> str:
     return f"version {head.version} at {topic}:{head.partition}:{head.offset}"
 
 
-def _events(told: Iterable[Told]) -> list[Event]:
-    return [Event(each.fate, each.record, each.version, utc(each.time), *outcome(each)[::-1]) for each in told]
+def _history(told: Sequence[Told], published: Published | None) -> tuple[list[Event], str]:
+    """Returns the newest events, and a note that says where they were looked for, and how many are left out."""
+    shown = told[:_MOST_EVENTS]
+    events = [Event(each.fate, each.record, each.version, utc(each.time), *outcome(each)[::-1]) for each in shown]
+    cut = f"Of {len(told):,} events, the newest {_MOST_EVENTS} are shown." if len(told) > _MOST_EVENTS else ""
+    return events, " ".join(filter(None, (cut, _note(published))))
 
 
 def _kind(refusal: Refusal | None) -> str:
@@ -410,8 +433,7 @@ def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answ
         state,
         page,
         facts + (_bad(found.bad, show_documents) if state == "wrong" else []),
-        _events(found.told[:_MOST_EVENTS]),
-        _note(found.published),
+        *_history(found.told, found.published),
         documents if show_documents else [],
     )
 
@@ -499,6 +521,11 @@ def _not_applied(found: AboutEntity, topic: str) -> str:
         return (
             f" None was ever published to {topic} of the Kafka that is read here: all of its records were looked "
             f"through. Publish it there, with the message key {key}."
+        )
+    if not found.published.all:
+        return (
+            f" It is not known if one was published to {topic}: not all of its newest offsets could be read in time. "
+            "Ask again."
         )
     if found.published.unread:
         return (

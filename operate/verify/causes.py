@@ -4,11 +4,10 @@ from projector.ledger import copies, late_versions
 from projector.redis.store import Store
 from projector.upkeep.dead_letters import of_newest
 from projector.verify.report import Report
+from projector.words import some
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
-
-_MOST_NAMED = 3
 
 
 async def note_causes(store: Store, settings: ProjectorSettings, report: Report) -> None:
@@ -17,7 +16,7 @@ async def note_causes(store: Store, settings: ProjectorSettings, report: Report)
     """
     live = (await copies.require(store)).state.live
     dead_letters = int(await store.ask_one(b"HLEN", names.DEAD_LETTERS))
-    bad = await of_newest(store, settings, live, dead_letters)
+    bad, unknown = await of_newest(store, settings, live, dead_letters)
     late = (await late_versions.current(store, live)).named
     of_bad = [(kind.topic, letter.key) for letter in bad for kind in KINDS if letter.topic.endswith(kind.topic)]
     for entities, why in (
@@ -26,12 +25,13 @@ async def note_causes(store: Store, settings: ProjectorSettings, report: Report)
     ):
         differing = sorted({(kind, key) for kind, key in entities if report.has(kind, key)})
         if differing:
-            named = ", ".join(f"{kind} {key.replace(':', ' ')}" for kind, key in differing[:_MOST_NAMED])
-            more = ", …" if len(differing) > _MOST_NAMED else ""
+            named = some([f"{kind} {key.replace(':', ' ')}" for kind, key in differing])
             report.notes.append(
                 f"of {len(differing):,} that differ, {why}. What is served is right: publish them again with a higher "
-                f"version before you promote anything ({named}{more})"
+                f"version before you promote anything ({named})"
             )
+    if unknown and report.differences:
+        report.notes.append(f"{unknown:,} dead letters were not looked at: they may be the cause of what differs")
 
 
 async def end_count(store: Store, report: Report) -> None:

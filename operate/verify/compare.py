@@ -16,18 +16,24 @@ from schemas.control import GenerationId, number_of
 _ROUNDS = 3
 _PAUSE_SECONDS = 0.5
 # If more documents differ, the rest is reported without another check: that many do not differ only for a moment.
-_MAX_SUSPECTS = 10_000
+MAX_SUSPECTS = 10_000
 
 
 async def compare(
-    store: Store, live: GenerationId, other: GenerationId, *, allowed: frozenset[str] = frozenset()
+    store: Store,
+    live: GenerationId,
+    other: GenerationId,
+    *,
+    allowed: frozenset[str] = frozenset(),
+    most: int = MAX_SUSPECTS,
 ) -> Report:
     """Compare all documents of the generations `other` and `live`. Raises Unavailable.
 
-    `allowed` are the fields that may differ, such as `leads.quote_total`.
+    `allowed` are the fields that may differ, such as `leads.quote_total`. At most `most` that differ are read again.
     """
     report = Report(f"generation {number_of(other)} against generation {number_of(live)}", counts_by_topic())
     suspects: dict[DocumentKey, Difference] = {}
+    at_once = 0
     async for of_either in stored_documents(store, (live, other)):
         pairs = await _read(store, [entity for entity, _ in of_either], live, other)
         for (entity, generation), (before, after) in zip(of_either, pairs, strict=True):
@@ -37,9 +43,10 @@ async def compare(
                 report.checked[entity[0].topic] += (
                     difference is not None or document(entity[0], before).body is not None
                 )
-                if difference and not difference.is_allowed(allowed) and len(suspects) < _MAX_SUSPECTS:
+                if difference and not difference.is_allowed(allowed) and len(suspects) < most:
                     suspects[entity] = difference
                 elif difference:
+                    at_once += not difference.is_allowed(allowed)
                     report.add(difference, allowed)
 
     async def look(chosen: Mapping[DocumentKey, Difference]) -> Mapping[DocumentKey, Difference]:
@@ -48,6 +55,8 @@ async def compare(
     left: Mapping[DocumentKey, Difference] = await settle(suspects, look, rounds=_ROUNDS, pause=_PAUSE_SECONDS)
     for difference in left.values():
         report.add(difference, allowed)
+    if at_once:
+        report.notes.append(f"{at_once:,} of those that differ were looked at once: they may have been changing")
     return report
 
 

@@ -39,7 +39,7 @@ _STATES = frozenset(("halted", "failing", "standing_by"))
 
 def problems(found: Observation) -> list[Problem]:
     """Returns what is not well, causes before their effects, and then the notes. What only follows from another problem
-    is left out, and what several projectors report is one problem.
+    is left out, and what is the same of several projectors is one problem.
     """
     every = [*of_servers(found), *_of_projection(found), *_notes(found)]
     same: dict[Problem, list[Problem]] = {}
@@ -50,7 +50,7 @@ def problems(found: Observation) -> list[Problem]:
 
 
 def _together(reports: Sequence[Problem]) -> Problem:
-    """Returns the one problem that several projectors report: it lasts as long as the first of them says."""
+    """Returns the one problem of several projectors: it lasts as long as that of the first of them."""
     programs = tuple(program for it in reports for program in getattr(it, "programs", ()))
     if not programs:
         return reports[0]
@@ -205,7 +205,7 @@ def of_records(redis: RedisPart) -> Iterator[Problem]:
         yield problem.AccessAsBefore(keys)
     bad = ((kind.topic, letter) for letter in redis.newest_bad for kind in KINDS if letter.topic.endswith(kind.topic))
     if entities := tuple(dict.fromkeys(f"{topic}:{letter.key}" for topic, letter in bad)):
-        yield problem.DocumentsAsBefore(entities)
+        yield problem.DocumentsAsBefore(entities, redis.unjudged)
     if late := redis.late:
         reused = sum(one.cause == "reused" for one in late.named)
         yield problem.OlderPublished(tuple(one.field for one in late.named), reused, sum(late.more.values()))
@@ -306,12 +306,12 @@ def _notes(found: Observation) -> Iterator[Problem]:
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
     if others := redis.dead_letters - len(redis.bad_access) - len(redis.newest_bad):
-        yield problem.DeadLetters(others)
+        yield problem.DeadLetters(others, redis.unjudged)
     for writer in redis.silent(found.at):
         role = writer.heartbeat.role
         # If no projector is alive, that problem says which ones there were. A rebuild whose generation is gone is over.
         if redis.living if role == "run" else role != "rebuild" or (record and record.state.next):
-            yield problem.Silent(writer.id, role, writer.age_ms / 1000)
+            yield problem.Silent((writer.id,), role, writer.age_ms / 1000)
     if misplaced := {topic for writer in redis.living for topic in writer.heartbeat.misplaced}:
         yield problem.Misplaced(tuple(sorted(misplaced)))
     if _NEARLY_FULL <= redis.used < FULL:

@@ -27,7 +27,7 @@ from projector.ledger.late_versions import LateVersions
 from projector.ledger.writers import Writer
 from projector.record import Partition
 from projector.redis.store import Memory, Store
-from projector.upkeep.dead_letters import OfAccess, of_newest
+from projector.upkeep.dead_letters import Newest, OfAccess, of_newest
 from schemas import names
 from schemas.heartbeat import Clocks
 from schemas.resources import KINDS
@@ -76,6 +76,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     """The dead letters of organizations and API keys, unless they were accepted."""
     newest_bad: list[DeadLetter] = []
     """The dead letters of documents whose newest record is the bad one, unless they were accepted."""
+    unjudged: int = 0
+    """The dead letters of which it is not known whether they belong to these."""
     late: LateVersions = LateVersions()
     """The entities whose last record is not their newest one."""
     refusal: str = ""
@@ -374,7 +376,7 @@ class Observer:
             servers,
             await self._other_layouts(),
             await self._of_access.look(dead_letters),
-            await of_newest(store, self._settings, record.state.live, dead_letters) if record else [],
+            *(await of_newest(store, self._settings, record.state.live, dead_letters) if record else Newest([], 0)),
             await late_versions.current(store, record.state.live) if record else LateVersions(),
             await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),
             max((it for it in await store.clocks() if it.differ), key=lambda it: it.apart_ms, default=None),

@@ -124,7 +124,8 @@ class ActLog:
 def _shown(text: str) -> str:
     """Returns what is kept of a text: nothing from an API key on."""
     before, key, _ = text.encode(errors="backslashreplace").decode().partition(PREFIX)
-    return (f"{before}{key}…" if key else before)[:_LONGEST]
+    kept = f"{before}{key}…" if key else before
+    return kept if len(kept) <= _LONGEST else f"{kept[:_LONGEST]}…"
 
 
 async def _entries(

@@ -277,7 +277,7 @@ class Copy(msgspec.Struct, frozen=True):
         positions = {}
         for name, value in fields.items():
             if name not in _OWN_FIELDS:
-                positions[_partition(name)] = Position.parse(value)
+                positions[partition_named(name)] = Position.parse(value)
         return cls(
             stamp=Stamp(fields[control.STAMP].decode()),
             state=_state(fields[control.STATE], fields[control.SLOTS].decode()),
@@ -305,7 +305,8 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _partition(name: str) -> Partition:
+def partition_named(name: str) -> Partition:
+    """Returns the partition whose position has this name."""
     topic, _, number = name.rpartition(":")
     return Partition(topic, int(number))
 

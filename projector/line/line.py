@@ -17,7 +17,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
-from projector.ledger.control import Checkpointed, ControlChanged, Covered, WentBack
+from projector.ledger.control import Checkpointed, ControlChanged, Covered, WentBack, partition_named
 from projector.ledger.ledger import Ledger
 from projector.line.batch import BadRecordGuard, Batch
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
@@ -26,7 +26,7 @@ from projector.line.placement import Placement
 from projector.line.policy import Clock, Policy
 from projector.line.positions import Positions
 from projector.liveness import LineHealth
-from projector.record import Partition, Record
+from projector.record import Partition, Record, count_by_topic
 from projector.redis.store import Store
 from projector.stop import Stop
 from runtime.background import BackgroundCall
@@ -296,7 +296,7 @@ class Line:
                 self._metrics.count(REWINDS)
                 logger.warning(
                     "Redis has lost writes of this projector: the line reads again from the stored positions",
-                    extra=self._fields() | {"positions": fields},
+                    extra=self._fields() | {"partitions": count_by_topic(map(partition_named, fields))},
                 )
             case ControlChanged():
                 pass  # what has changed is logged as soon as the next session knows it

@@ -27,8 +27,7 @@ from projector.ledger.control import (
 from projector.ledger.ledger import Ledger, Session
 from projector.line.history import History
 from projector.line.policy import Clock
-from projector.record import Partition, Record
-from schemas import names
+from projector.record import Partition, Record, count_by_topic
 
 Ends = tuple[dict[Partition, int], dict[str, str]]
 """The readable ends of partitions, and the ids of the topics."""
@@ -99,8 +98,7 @@ class Positions:
         known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
         self.offsets |= known  # what Redis holds, and the next checkpoint expects; Kafka may begin later (`used`)
         self.keep_assigned()
-        offsets = {names.position(*partition): offset for partition, offset in used.items()}
-        logger.info("resumed at these offsets", extra={"line": self._line, "offsets": offsets})
+        logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": count_by_topic(used)})
 
     async def _open(self) -> None:
         """Open a session, instead of the present one if there is one. If the control record has changed since that one
@@ -173,7 +171,7 @@ class Positions:
         if offsets:
             logger.warning(
                 "partitions end before their stored positions: they are read from the beginning",
-                extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
+                extra={"line": self._line, "partitions": count_by_topic(offsets)},
             )
             await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)

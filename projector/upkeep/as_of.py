@@ -73,6 +73,9 @@ class DataAsOf:
         self._complete = Completeness(settings, writing.store)
         self.seen: Seen | None = None
         """None if Kafka could not be asked last."""
+        self.able_at = time.monotonic()
+        """When it was last known that samples can be taken here: the Kafka of this installation has answered, and the
+        clocks agree; at first the moment of creation."""
         self._latest: _Sample | None = None
         self._waiting: dict[bytes, _Sample] = {}
         """The sample that each shard has not reached yet. A later one would move away from it while changes arrive."""
@@ -96,6 +99,8 @@ class DataAsOf:
             self.seen = Seen(reader.cluster, topics)
             if moment is None:
                 return
+            if _is_of_record(reader, record):
+                self.able_at = time.monotonic()
             ends = await _ends(reader, topics, record)
             await self._complete.read_retention(reader)
         except Unavailable:
@@ -171,7 +176,7 @@ async def _ends(reader: Reader, topics: Sequence[Topic], record: ControlRecord) 
     """Returns the end offsets of all partitions that had records, by topic; None if a partition cannot be read, or if
     another cluster answers.
     """
-    if record.state.cluster and reader.cluster not in ("", record.state.cluster):
+    if not _is_of_record(reader, record):
         return None
     if any(topic.leaderless or not topic.partitions for topic in topics):
         return None
@@ -182,3 +187,8 @@ async def _ends(reader: Reader, topics: Sequence[Topic], record: ControlRecord) 
         ]
         for topic in topics
     }
+
+
+def _is_of_record(reader: Reader, record: ControlRecord) -> bool:
+    """Returns whether the cluster that answers is the one whose records are served, as far as both are known."""
+    return not record.state.cluster or reader.cluster in ("", record.state.cluster)

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import inf
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,7 +48,7 @@ _AT_ONCE = 1_000
 """How many dead letters Redis compares with a pattern in a call: it takes less than half a millisecond."""
 _MANY = 10_000
 """With more dead letters, not every observation looks through all of them."""
-_MOST_TO_JUDGE = 1_000
+MOST_TO_JUDGE = 1_000
 _SHARE = 0.02
 """The share of the time that a look at very many dead letters may take."""
 
@@ -99,19 +100,27 @@ class OfAccess:
         return self._letters
 
 
-async def of_newest(
-    store: Store, settings: ProjectorSettings, generation: GenerationId, count: int
-) -> list[DeadLetter]:
+class Newest(NamedTuple):
+    """The dead letters of documents whose newest record is the bad one, as far as that is known: `unknown` others were
+    not looked at.
+    """
+
+    letters: list[DeadLetter]
+    unknown: int
+
+
+async def of_newest(store: Store, settings: ProjectorSettings, generation: GenerationId, count: int) -> Newest:
     """Returns those of documents that nobody has accepted, and whose entity shows no later record in this generation:
-    the newest record of the entity is bad. At most `_MOST_TO_JUDGE` dead letters are looked at.
+    the newest record of the entity is bad. About `MOST_TO_JUDGE` dead letters are looked at.
 
     `count` is how many dead letters there are. Raises Unavailable.
     """
     if not count:
-        return []
+        return Newest([], 0)
     kinds: dict[str, Kind] = {topic(settings, kind): kind for kind in RESOURCES}
-    judged, newest = set[str](), []
+    seen, judged, newest, unknown = set[str](), set[str](), list[DeadLetter](), 0
     async for letters in in_slices(store):
+        seen.update(letter.field for letter in letters)
         waiting = [letter for letter in letters if not letter.accepted and letter.field not in judged]
         judged.update(letter.field for letter in waiting)
         newest += [
@@ -119,9 +128,10 @@ async def of_newest(
             for letter, value in await _with_heads(store, waiting, kinds, generation)
             if len(value) < HEAD or is_newest(letter, read_head(value))
         ]
-        if len(judged) >= _MOST_TO_JUDGE:
+        if len(judged) >= MOST_TO_JUDGE:
+            unknown = max(0, count - len(seen))
             break
-    return sorted(newest, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+    return Newest(sorted(newest, key=lambda letter: (letter.topic, letter.partition, letter.offset)), unknown)
 
 
 async def _with_heads(

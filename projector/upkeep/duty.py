@@ -2,11 +2,14 @@
 
 It holds a lock. The others look now and then whether it is free, so that the work costs the same, however many
 projectors there are. What any projector may do, such as jobs, the holder looks for most often. If it dies, the lock
-expires within seconds. Two that hold it for a moment do no harm.
+expires within seconds. If it loses Kafka, or its clock is wrong, it gives the lock up, and leaves it to the others for
+a while. Two that hold it for a moment do no harm.
 """
 
 import asyncio
 import logging
+import time
+from math import inf
 
 from projector.ledger import writers
 from projector.ledger.writers import Writing
@@ -21,6 +24,10 @@ from schemas.settings import ProjectorSettings
 _SELDOM = 5
 _LOCK_SECONDS, _PAUSE_SECONDS = 3, 2.0
 _LOOK_SECONDS, _FORGET_SECONDS = 2.0, 60.0
+_UNABLE_SECONDS = 10.0
+"""How long the holder may be unable to take samples. What it has stored of Data-As-Of lasts for longer."""
+_STANDS_BACK_SECONDS = 10.0
+"""How long the lock is then left to others, which look more often than this."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +39,7 @@ class Duty:
         self._settings = settings
         self._writing = writing
         self._is_of_another = False
+        self._stands_back_until = -inf
 
     def often(self, seconds: float) -> float:
         """Returns how long to wait between two looks at what any projector may do: these seconds, or several times as
@@ -43,20 +51,26 @@ class Duty:
         """Take part until `stop` is set. Retries while Redis or Kafka is unavailable."""
 
         async def turn() -> None:
+            if time.monotonic() < self._stands_back_until:
+                return
             # To ask first costs one command, and not those of the script.
             if 0 < await self._writing.store.ask_one(b"PTTL", names.DUTY_LOCK) <= 1000 * _LOCK_SECONDS:
                 self._is_of_another = True
                 return
             async with jobs.locked(self._writing.store, names.DUTY_LOCK, _LOCK_SECONDS) as lock:
                 self._is_of_another = lock is None
-                if lock:
-                    await self._work(lock.lost, stop)
+                if lock and not await self._work(lock.lost, stop):
+                    self._is_of_another = True
+                    self._stands_back_until = time.monotonic() + _STANDS_BACK_SECONDS
+                    logger.warning(
+                        "this projector leaves to others what one does for all: it cannot measure Data-As-Of"
+                    )
 
         await repeat("the duty of one projector", turn, stop, lambda: _PAUSE_SECONDS)
 
-    async def _work(self, lost: Stop, stop: Stop) -> None:
-        """Work until the lock is lost, or until `stop` is set."""
-        as_of, ended = DataAsOf(self._settings, self._writing), Stop()
+    async def _work(self, lost: Stop, stop: Stop) -> bool:
+        """Work until the lock is lost, or until `stop` is set. Returns False as soon as another one could do better."""
+        as_of = DataAsOf(self._settings, self._writing)
         partitions = Partitions(self._settings, self._writing, lambda: as_of.seen)
         store, evictions = self._writing.store, Evictions(self._writing.store)
 
@@ -66,15 +80,22 @@ class Duty:
         async def forget() -> None:
             await writers.forget_silent(store)
 
+        async def unable() -> None:
+            while (left := as_of.able_at + _UNABLE_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110 - it moves
+                await asyncio.sleep(left)
+
         async with asyncio.TaskGroup() as group:
-            group.create_task(as_of.run(ended))
-            group.create_task(partitions.run(ended))
-            group.create_task(repeat("the look for evicted keys", look, ended, lambda: _LOOK_SECONDS))
-            group.create_task(repeat("the look for silent programs", forget, ended, lambda: _FORGET_SECONDS))
+            work = [
+                as_of.run(stop),
+                partitions.run(stop),
+                repeat("the look for evicted keys", look, stop, lambda: _LOOK_SECONDS),
+                repeat("the look for silent programs", forget, stop, lambda: _FORGET_SECONDS),
+            ]
             waiting = [asyncio.create_task(event.wait()) for event in (lost, stop)]
+            tasks = [*map(group.create_task, work), *waiting, is_unable := asyncio.create_task(unable())]
             try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((*waiting, is_unable), return_when=asyncio.FIRST_COMPLETED)
+                return not is_unable.done()
             finally:
-                ended.set()
-                for task in waiting:
-                    task.cancel()
+                for task in tasks:
+                    task.cancel()  # a broker may not answer for long: the lock is not held until then

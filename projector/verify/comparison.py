@@ -50,7 +50,7 @@ _ROUNDS = 5
 _PAUSE_SECONDS = 0.3
 _WHOLE = 200
 """So many whole documents are kept at once, to say which of their fields differ."""
-_MOST_NAMED = 50_000
+MOST_NAMED = 50_000
 """Of so many documents, the fields that differ are named."""
 MAX_LATENCY = 0.010
 """While the API responds more slowly than in so many seconds, a comparison of documents pauses."""
@@ -217,41 +217,57 @@ async def readings(topics: Topics, settings: ProjectorSettings) -> AsyncIterator
 
 
 async def documents(
-    store: Store, settings: ProjectorSettings, generation: GenerationId, *, allowed: frozenset[str] = frozenset()
+    store: Store,
+    settings: ProjectorSettings,
+    generation: GenerationId,
+    *,
+    allowed: frozenset[str] = frozenset(),
+    most_named: int = MOST_NAMED,
 ) -> Report:
     """Compare all documents of a generation with the topics. Raises Refused if a topic is missing, and Unavailable.
 
-    `allowed` are the fields that may differ, such as `leads.quote_total`.
+    `allowed` are the fields that may differ, such as `leads.quote_total`. After `most_named` differences, the records
+    of further ones are not read again to name their fields.
     """
     return await _verified(
-        store, settings, DocumentComparison(store, [generation], Pacer.of_replay(store, MAX_LATENCY)), allowed
+        store,
+        settings,
+        DocumentComparison(store, [generation], Pacer.of_replay(store, MAX_LATENCY)),
+        allowed,
+        most_named,
     )
 
 
 async def access(store: Store, settings: ProjectorSettings) -> Report:
     """Compare all organizations and API keys with the topics. Raises Refused if a topic is missing, and Unavailable."""
-    return await _verified(store, settings, AccessComparison(store), frozenset())
+    return await _verified(store, settings, AccessComparison(store), frozenset(), MOST_NAMED)
 
 
-async def _verified(store: Store, settings: ProjectorSettings, subject: Subject, allowed: frozenset[str]) -> Report:
+async def _verified(
+    store: Store, settings: ProjectorSettings, subject: Subject, allowed: frozenset[str], most_named: int
+) -> Report:
     report = Report(subject.title, subject.checked(), parts=0)
     async with open_topics(store, settings, subject.kinds) as topics:
         comparison = Comparison(topics, subject, settings)
         left = deque(await comparison.parts())
-        changing = 0
+        changing = unnamed = 0
         async for outcome in comparison.run(left):
             report.parts += 1
             report.held = max(report.held, outcome.reading.held)
             for name, count in outcome.checked.items():
                 report.checked[name] += count
-            async for difference in _named(outcome, named=report.differences + report.allowed < _MOST_NAMED):
+            named = report.differences + report.allowed < most_named
+            async for difference in _named(outcome, named=named):
                 report.add(difference, allowed)
+            unnamed += 0 if named else sum(finding.shows_other_fields for finding in outcome.findings)
             changing += len(outcome.pending | outcome.written)
             report.late |= _late(outcome.reading.expected)
             for name, count in outcome.reading.strays().items():
                 report.strays[name] = report.strays.get(name, 0) + count
         report.notes += await topics.notes()
         report.leave(changing, subject.noun)
+        if unnamed:
+            report.notes.append(f"of {unnamed:,} that differ, the fields are not named: too many differ")
         for name, count in report.strays.items():
             if count:
                 report.notes.append(

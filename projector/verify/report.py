@@ -104,6 +104,8 @@ class Report(msgspec.Struct):
             return
         if len(self.seen) < _MOST_SEEN:
             self.seen.add(entity)
+            if len(self.seen) == _MOST_SEEN:
+                self.notes.append(f"after {_MOST_SEEN:,} that differ, one may be counted twice, and no cause is named")
         self.by_field = dict(Counter(self.by_field) + Counter(difference.named_fields))
         if difference.is_allowed(allowed):
             self.allowed += 1

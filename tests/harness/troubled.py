@@ -73,7 +73,7 @@ EVERY: list[problem.Problem] = [
     problem.GenerationUnwritten(2, 3),
     problem.OtherLayout(2),
     problem.DeadLetters(5),
-    problem.Silent("a", "run", 9.0),
+    problem.Silent(("a",), "run", 9.0),
     problem.FewProjectors(1, 2),
     problem.AccessAsBefore(("a:b", "a")),
     problem.DocumentsAsBefore(("leads:a:b",)),

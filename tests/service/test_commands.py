@@ -6,17 +6,20 @@ import os
 import re
 import signal
 import socket
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
+from rich.console import Console
 
 from devstack.child import Child
 from devstack.programs import descendants, is_alive
 from operate.commands.arguments import parse
-from operate.commands.operator import act_of
+from operate.commands.operator import Operator, act_of
+from operate.commands.status import run_status
 from projector.kafka.topics import TopicsRequest, _MetadataRequest_v10
 from projector.ledger import acts
 from projector.ledger.acts import Act
@@ -171,7 +174,7 @@ def test_a_request_is_found_again(leadview: Leadview, tmp_path: Path) -> None:
     assert of_key["last_used"] >= of_key["counted_since"]
     assert (of_revoked["requests"], of_revoked["refusals"]) == (1, 1)
     assert (unused["requests"], unused["last_used"]) == (0, None)
-    assert KEY[8:] not in leadview.run("usage", ORGANIZATION).ends(0, "never", crm.API_KEY)
+    assert KEY[8:] not in leadview.run("usage", ORGANIZATION).ends(0, "no counts", crm.API_KEY)
     leadview.run("usage", crm.OTHER_ORGANIZATION).ends(0, "no API keys")
 
     leadview.redis.hset(name, mapping={f"another {number}": "1 0 1 1" for number in range(998)})
@@ -287,7 +290,7 @@ async def test_what_is_kept_of_words(projection: Projection) -> None:
     await acts.note(projection.store, Act("drop", [], "me", "an outcome of a later version"))
     newest, oldest = await acts.read(projection.store)
     assert newest.outcome == "an outcome of a later version"
-    kept = ["xlv_live_…", "\\udcff", "y" * 500]
+    kept = ["xlv_live_…", "\\udcff", "y" * 500 + "…"]
     assert (oldest.arguments, oldest.by, oldest.reason) == (kept, "lv_live_…", "lv_live_…")
 
 
@@ -299,3 +302,7 @@ async def test_it_is_bounded(projection: Projection) -> None:
     found = await acts.read(projection.store)
     assert len(found) == acts.MOST - 1
     assert [found[0].arguments, found[-1].arguments] == [[str(acts.MOST)], ["2"]]
+    printed = StringIO()
+    operator = Operator(projection.settings, projection.store, Console(file=printed))
+    assert await run_status(parse(["status", "--history"]), operator) == 0
+    assert printed.getvalue().endswith("The last 1,000 acts are kept.\n")

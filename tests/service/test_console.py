@@ -37,19 +37,20 @@ def test_where_events_went(leadview: Leadview) -> None:
     with running_console(leadview, "--show-documents") as (_, console):
         # A lead whose contact never came, and an event that was ignored as older.
         key = f"{crm.ORGANIZATION}:{crm.LEAD}"
-        for text in (key, crm.LEAD):
-            lead, contact = console.find(text)
-            states = (lead["kind"], lead["state"], contact["kind"], contact["state"])
-            assert states == ("shown", "plain", "not applied", "wrong")
-            assert [(each["version"], each["kind"]) for each in lead["events"]] == [(4, "outranked"), (5, "shown")]
-            assert [each["value"]["contact"] for each in lead["documents"]] == [None]
+        lead, contact = console.find(key)
+        states = (lead["kind"], lead["state"], contact["kind"], contact["state"])
+        assert states == ("shown", "plain", "not applied", "wrong")
+        assert [(each["version"], each["kind"]) for each in lead["events"]] == [(4, "outranked"), (5, "shown")]
+        assert [each["value"]["contact"] for each in lead["documents"]] == [None]
         for text, kinds in (
             (f"{leads}:0:1", ["outranked", "shown", "not applied"]),
             (f"{leads}:0:0", ["shown", "shown", "not applied"]),
             (f"{leads}:0:2", ["not yet"]),
             (f"{leads}:9:0", ["no partition"]),
             ("req-1", ["no question"]),
-            (crm.OTHER_LEAD, ["unheard of"]),
+            (crm.LEAD, ["id alone"]),
+            (crm.ORGANIZATION, ["accepted"]),
+            (f"{crm.ORGANIZATION}:{crm.OTHER_LEAD}", ["unheard of"]),
             # Keys: only their hashes, and the check that refuses them.
             (key_hash("x"), ["accepted"]),
             (key_hash("y"), ["unknown key"]),

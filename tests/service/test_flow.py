@@ -89,7 +89,7 @@ async def test_kill_9_in_the_middle(leadview: Leadview, durable_redis: RedisServ
     leadview.group += "-again"
     leadview.start("run", batch_records=200)
     third = leadview.start("run", batch_records=200)
-    await eventually(lambda: "resumed at these offsets" in third.log.read_text(), "they share the partitions")
+    await eventually(lambda: "resumed at the stored positions" in third.log.read_text(), "they share the partitions")
     leadview.publish_all(islice(changes, 2000))
     third.kill()
     await leadview.settled(after_crash=True)
@@ -180,7 +180,10 @@ async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
     committed = leadview.topics.committed("leadview") | leadview.topics.committed("leadview.access")
     assert leadview.topics.end_offsets.items() <= committed.items()
     again = leadview.start("run")
-    await eventually(lambda: "resumed at these offsets" in again.log.read_text(), "it has joined at once")
+    await eventually(lambda: "resumed at the stored positions" in again.log.read_text(), "it has joined at once")
+    lines = [orjson.loads(line) for line in again.log.read_text().splitlines()]
+    counts = [line["partitions"] for line in lines if line["message"] == "resumed at the stored positions"]
+    assert counts[0].keys() <= {leadview.topics.name(kind) for kind in resources.KINDS}, "not a list of all partitions"
     again.stop()
     assert again.wait(PATIENCE_SECONDS) == 0
 

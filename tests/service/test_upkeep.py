@@ -5,7 +5,8 @@ Each moment of a job is held by a proxy in front of Redis, which holds back a re
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
 from types import NoneType
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,25 +14,29 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from devstack.fault_proxy import Faults, FaultyProxy
+from devstack.apache_kafka import ApacheKafka, Login
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
+from operate.verify import compare
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
+from projector.health.judge import problems
 from projector.health.observe import observe
 from projector.ledger import acts, copies
 from projector.ledger.acts import Act
 from projector.ledger.ledger import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Writing, writing
 from projector.line.apply import apply
 from projector.line.line import without_deleted
 from projector.record import Record
 from projector.redis.scripts import expire_lock
-from projector.redis.store import Store
+from projector.redis.store import SLICE, Store
 from projector.stop import Stop
 from projector.upkeep import dead_letters, jobs, passes, reapply
 from projector.upkeep.duty import Duty
 from projector.upkeep.keeper import Keeper
+from projector.words import say
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings, load
@@ -40,6 +45,8 @@ from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of
+from tests.harness.services import Kafka
+from tests.harness.topics import Topics
 from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
@@ -388,6 +395,34 @@ async def test_very_many_dead_letters_are_looked_through_less_often(alone: Proje
     assert calls_of(alone.client, "hscan") == scans
 
 
+async def test_dead_letters_that_were_not_looked_at_are_unknown_and_not_none(alone: Projection) -> None:
+    """The newest record of each entity is bad, or was: too many to look at all of them again and again."""
+    count = dead_letters.MOST_TO_JUDGE + 1
+    kind = alone.settings.topic_prefix + resources.LEAD.topic
+    await dead_letters.park(
+        alone.store,
+        [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(it)}", it, topic=kind) for it in range(count + 5 * SLICE)],
+    )
+    control.write(alone.client)
+    found = await observe(alone.store, alone.settings)
+    assert found.redis
+    assert len(found.redis.newest_bad) + found.redis.unjudged == count + 5 * SLICE
+    assert found.redis.unjudged > 0
+    said = [str(say(it)) for it in problems(found)]
+    not_known = f"{found.redis.unjudged:,}"
+    assert any(f"; of {not_known} more dead letters this is not known" in text for text in said), said
+    assert any(f"; of {not_known} it is not known whether readers see an older state" in text for text in said), said
+
+
+async def test_that_some_differences_were_looked_at_once_is_said(alone: Projection) -> None:
+    for id_ in (crm.LEAD, crm.OTHER_LEAD):
+        await apply(alone.store, [intent_of(crm.lead(id=id_).record())], ids(1))
+    said = "1 of those that differ were looked at once: they may have been changing"
+    for most, notes in ((2, []), (1, [said])):
+        found = await compare.compare(alone.store, generation(1), generation(2), most=most)
+        assert (found.missing, found.notes) == (2, notes)
+
+
 OTHER_KEYS = 5_000
 
 
@@ -532,3 +567,37 @@ async def test_one_projector_does_what_one_does_for_all(kept: Kept) -> None:
     await eventually(lambda: duties[other].often(1.0) == 1.0 and kept.redis.exists(names.DUTY_LOCK), "the other has it")
     stops[other].set()
     await running[other]
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("lost", [Faults(refusing=True), Faults(stalled=True)], ids=["cut off", "silent"])
+async def test_a_projector_that_loses_kafka_gives_the_duty_up(
+    tmp_path: Path, own_redis: RedisServer, lost: Faults
+) -> None:
+    """It reaches Redis still, and another one reaches both."""
+    with faulty_proxy(0) as way, own_redis.client() as client, ExitStack() as stack:
+        named = Login("PLAINTEXT", {}, named_ports=[way.port])
+        broker = stack.enter_context(ApacheKafka.start(tmp_path / "kafka", login=named))
+        way.server_port = int(broker.sasl_servers.rpartition(":")[2])
+        Topics(Kafka("apache", broker.bootstrap_servers, broker.create_topic), "crm.").create(partitions=1)
+        stop, duties, running = Stop(), [], []
+        async with AsyncExitStack() as programs:
+            for brokers in (f"127.0.0.1:{way.port}", broker.bootstrap_servers):
+                settings = ProjectorSettings(redis_url=own_redis.url, kafka_bootstrap_servers=brokers)
+                here = await programs.enter_async_context(writing(settings, "run"))
+                await control.complete(here.store)
+                duties.append(Duty(settings, here))
+                running.append(asyncio.create_task(duties[-1].run(stop)))
+                await eventually(lambda: client.exists(names.AS_OF), "the first one measures Data-As-Of")
+            first, second = duties
+            await eventually(lambda: (first.often(1.0), second.often(1.0)) == (1.0, 5.0), "both have looked")
+            way.faults = lost
+            if lost.refusing:
+                way.reset_all()
+            await eventually(lambda: second.often(1.0) == 1.0, "the other one has the duty")
+            client.delete(names.AS_OF)
+            await eventually(lambda: client.exists(names.AS_OF), "it measures Data-As-Of")
+            assert first.often(1.0) == 5.0
+            stop.set()
+            way.faults = Faults()
+            await asyncio.gather(*running)

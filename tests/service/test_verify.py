@@ -16,9 +16,12 @@ import pytest
 from devstack.ports import free_port
 from operate.verify import rolling
 from operate.verify.rolling import Budget
+from projector.redis.store import Store
+from projector.verify import comparison
 from schemas import names, resources
 from schemas.control import number_of
 from schemas.layouts import ACCESS, KEY_EXPIRY, LIMITS
+from schemas.settings import ProjectorSettings, load
 from tests.chaos.core import writer_to
 from tests.chaos.reader import readers_of
 from tests.harness import crm, metrics_port
@@ -126,6 +129,22 @@ def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
 
 def counted(report: dict[str, Any]) -> list[int]:
     return [report[name] for name in ("missing", "extra", "changed", "allowed")]
+
+
+async def test_that_the_fields_of_many_are_not_named_is_said(leadview: Leadview) -> None:
+    leadview.serve(*victims(*IDS[:4])).stop()
+    here, settings = Planter(leadview, 1), load(ProjectorSettings, leadview.environment())
+    change_value(here)
+    store = Store(settings)
+    try:
+        for most, fields, notes in (
+            (1, ("first_name",), []),
+            (0, ("content",), ["of 1 that differ, the fields are not named: too many differ"]),
+        ):
+            found = await comparison.documents(store, settings, leadview.generation(1), most_named=most)
+            assert ([each.fields for each in found.examples], found.notes) == ([fields], notes)
+    finally:
+        await store.close()
 
 
 @pytest.mark.long

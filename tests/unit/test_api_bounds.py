@@ -63,11 +63,21 @@ def count(usage: Usage, numbers: range, status: int = 200) -> None:
         usage.count(named(number), status, 1.0)
 
 
-def test_unknown_keys_take_no_place_of_others() -> None:
+def uncounted(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """Returns how many requests were not counted, as the log says it."""
+    said = [record for record in caplog.records if record.name == "api.usage"]
+    caplog.clear()
+    return [vars(record)["requests"] for record in said]
+
+
+def test_unknown_keys_take_no_place_of_others(caplog: pytest.LogCaptureFixture) -> None:
     usage = Usage()
-    count(usage, range(-MAX_REFUSED_KEYS - 100, 0), 401)
-    count(usage, range(MAX_KEYS + 100))
+    count(usage, range(-MAX_REFUSED_KEYS - 1, 0), 401)
+    count(usage, range(MAX_KEYS + 1))
     assert len(figures(usage)) == MAX_REFUSED_KEYS + MAX_KEYS
+    assert uncounted(caplog) == [2]
+    assert figures(usage) == {}
+    assert uncounted(caplog) == []
 
 
 def test_what_could_not_be_written_is_kept() -> None:
@@ -78,13 +88,14 @@ def test_what_could_not_be_written_is_kept() -> None:
     assert figures(usage) == {named(1).key_record: (2, 1, 2.0)}
 
 
-def test_what_is_kept_has_the_same_bound() -> None:
+def test_what_is_kept_has_the_same_bound(caplog: pytest.LogCaptureFixture) -> None:
     usage = Usage()
     count(usage, range(MAX_KEYS))
     unwritten = usage._take()
     count(usage, range(MAX_KEYS, MAX_KEYS + 100))
     usage._keep(unwritten)
     assert len(figures(usage)) == MAX_KEYS
+    assert uncounted(caplog) == [100]
 
 
 def buckets(**counts: int) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 from operate.explain import words
 from operate.explain.explainer import (
     AboutEntity,
+    AboutOrganization,
     AboutRecord,
     Coordinates,
     Gap,
@@ -26,6 +27,7 @@ from operate.explain.stored import (
     StoredBucket,
     StoredEntity,
     StoredKey,
+    StoredOrganization,
     refusal_of_key,
     refusal_of_organization,
 )
@@ -42,6 +44,7 @@ from tests.harness import crm
 LEADS = Partition("crm.leads", 0)
 SHOWN = Head(live=True, version=5, offset=7, partition=0, time=0)
 HASH = "0aB1" * 16
+KEY = f"{crm.ORGANIZATION}:{crm.LEAD}"
 
 
 @pytest.mark.parametrize(
@@ -263,9 +266,10 @@ GAPS = (
     (Nothing("not yet", PLACE, 1200), "Nothing was published there yet: the partition ends at offset 1,200."),
     (Nothing("deleted by Kafka", PLACE, 1200), "Kafka has deleted it: the partition begins at offset 1,200."),
     (Nothing("compacted", PLACE), "Compaction has removed it"),
-    (Nothing("unheard of", crm.LEAD), "No lead, contact, organization or API key has this id in Redis"),
-    (Nothing("not read", crm.LEAD), "No lead, contact, organization or API key has this id in Redis"),
-    (Nothing("not finished", crm.LEAD), "Redis holds so much that the search was ended"),
+    (Nothing("unheard of", KEY), "Nothing in Redis has this message key, and it was never published"),
+    (Nothing("not read", KEY), "Nothing in Redis has this message key. It is not known if it was ever published"),
+    (Nothing("id alone", crm.LEAD), "No organization has this id in Redis. A lead, a contact or an"),
+    (Nothing("not finished", HASH), "It is not known if this key is stored"),
     (Nothing("no question"), "This is not an id, a message key, or <topic>:<partition>:<offset>."),
 )
 
@@ -375,6 +379,40 @@ LOST = Told("crm.leads:0:8", 4, 0, "not stored")
 def test_what_is_known_of_a_lead(found: Answer, kind: str, state: str, said: str) -> None:
     assert (found.kind, found.state) == (kind, state)
     assert said in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("count", "note"),
+    [pytest.param(50, "", id="all"), pytest.param(51, "Of 51 events, the newest 50 are shown.", id="one more")],
+)
+def test_events_that_are_left_out_are_counted(count: int, note: str) -> None:
+    many = [msgspec.structs.replace(IGNORED, version=number) for number in range(count)]
+    organization = StoredOrganization(crm.ORGANIZATION, "", None, True, [], None, None)
+    for found in (
+        about_lead(SHOWN, told=many),
+        answer(AboutOrganization(organization, many), "crm.", show_documents=False),
+        answer(AboutRecord(record(4), many, None), "crm.", show_documents=False),
+    ):
+        assert found.note == note
+        assert len(found.events) in (0, 50)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(about_lead(None, published=Published([], all=False)).verdict, id="a lead"),
+        pytest.param(answer(Nothing("not read", KEY), "crm.", show_documents=False).verdict, id="a message key"),
+    ],
+)
+def test_what_could_not_be_read_in_time_is_not_known(found: str) -> None:
+    assert " not known if " in found
+    assert "never" not in found
+
+
+def test_a_note_says_where_records_of_an_organization_were_looked_for() -> None:
+    organization = StoredOrganization(crm.ORGANIZATION, "", None, True, [], None, None)
+    about = AboutOrganization(organization, [], Published([], all=False))
+    assert "but not all of them in time" in answer(about, "crm.", show_documents=False).note
 
 
 ACCESS_OFF = words.why(Refusal("access off"))

@@ -26,11 +26,11 @@ from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Memory
 from projector.words import Said, headline, say
-from schemas import metrics, words
+from schemas import metrics, resources, words
 from schemas.control import Stamp
 from schemas.heartbeat import Clocks, Heartbeat, LineTrouble
 from tests.harness import control, troubled
-from tests.harness.troubled import EVERY, HALT, OBSERVED
+from tests.harness.troubled import EVERY, HALT, HELD, OBSERVED
 
 STAMP = Stamp.first()
 NOW = time.time() * 1000
@@ -434,6 +434,68 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     assert printed.getvalue() == f"{headline([problem])}\n  {problem.detail} {command}\n"
 
 
+def screen(found: Observation) -> list[str]:
+    printed = StringIO()
+    console = Console(file=printed, width=160)
+    for part in status.parts(found):
+        console.print(part)
+    return [" ".join(line.split()) for line in printed.getvalue().splitlines()]
+
+
+def test_status_of_800_partitions_and_600_programs_fits_on_a_screen() -> None:
+    topics = [f"crm.{kind.topic}" for kind in resources.KINDS]
+    partitions = [Partition(topic, number) for topic in topics for number in range(200)]
+    behind = {Partition("crm.leads", number): 3 for number in range(22)}
+    nobody, stranger = Partition("crm.contacts", 7), Partition("crm.contacts", 8)
+    positions = {at: 5 - behind.get(at, 0) for at in partitions}
+    programs = [replace(projector(), id=f"living-{number}") for number in range(100)]
+    programs += [replace(projector(age_ms=9000), id=f"dead-{number}") for number in range(500)]
+    programs = [replace(it, heartbeat=replace(it.heartbeat, members=["ours"])) for it in programs]
+    stands = replace(programs[99], heartbeat=replace(programs[99].heartbeat, lines={"documents": "failing"}))
+    members = [
+        Member("ours", "leadview", "", "", tuple(at for at in partitions if at not in (nobody, stranger))),
+        Member("theirs", "leadview", "", "", (stranger,)),
+    ]
+    described = [
+        Topic(it, True, True, tuple(at for at in partitions if at.topic == it), (), COMPACTED) for it in topics
+    ]
+    described[0] = described[0]._replace(leaderless=(199,))
+    ranges = {at: (0, 5) for at in partitions if at != (topics[0], 199)}
+    found = survey(
+        redis(*programs[:99], stands, *programs[100:], control=control.record_of(control.state_of(), positions)),
+        KafkaPart(described, ranges, members),
+    )
+    found = replace(found, oldest={at: int(NOW - 1000 - at.partition) for at in behind})
+
+    shown = screen(found)
+    assert len(shown) < 70
+    [note] = [line for line in shown if line.startswith("note")]
+    assert note.startswith("note silent for 9 s: 500 programs (projector dead-0, dead-1, dead-2 and 497 more)")
+    assert "and 580 more: `status --json`" in shown
+    assert "and 5 more: `status --json`" in shown, "22 of leads, 2 of contacts, and the one without a leader"
+    assert any(line.startswith("projector living-99") for line in shown), "it does not work, so it is among the first"
+    rows = {tuple(line.split()[:2]): line for line in shown if line.startswith("crm.")}
+    assert rows["crm.leads", "21"].startswith("crm.leads 21 2 5 3 1.0 s")
+    assert rows["crm.contacts", "198"].startswith("crm.contacts 198 of 200 990 990 0 -")
+    assert rows["crm.leads", "178"].startswith("crm.leads 178 of 200 890 890 0 -")
+    assert len(status.of(found).partitions) == 799
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({"leaderless": True}, "no broker leads it", id="no leader"),
+        pytest.param({"members": []}, "no projector has it", id="no owner"),
+        pytest.param({"members": None}, "", id="the owners are not known"),
+    ],
+)
+def test_what_is_wrong_with_a_partition_stands_in_its_row(changed: dict[str, Any], said: str) -> None:
+    part = kafka(leaderless=(0,) if "leaderless" in changed else ())
+    part = replace(part, ranges={} if "leaderless" in changed else part.ranges, members=changed.get("members"))
+    [row] = [line for line in screen(survey(redis(), part)) if line.startswith("crm.leads 0")]
+    assert row.endswith(said or "0 - - -")
+
+
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
     found = [survey(redis(projector(age_ms=age), empty=True), kafka()) for age in (9000, 100)]
     assert ["LEADVIEW_REDIS_URL" in wrong(each)[0].advice for each in found] == [True, False]
@@ -529,6 +591,40 @@ def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
 
 def seen(*writers: Writer) -> Observation:
     return survey(redis(*writers), kafka())
+
+
+MANY = tuple(f"name-{number}" for number in range(4))
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        pytest.param(problem.ClockDiffers(MANY, Clocks(0, 3_600_000)), id="clocks"),
+        pytest.param(problem.Incomplete(4, 4, MANY), id="shards"),
+        pytest.param(problem.NoProjector(MANY), id="projectors that are gone"),
+        pytest.param(problem.OtherSettings(MANY, "LEADVIEW_GROUP_ID", "a", "b"), id="projectors with another setting"),
+        pytest.param(problem.Failing("documents", MANY, HALT), id="projectors that fail"),
+        pytest.param(problem.NotAdvancing("documents", (), 5, 31.0, MANY), id="partitions that do not advance"),
+        pytest.param(problem.Stale(2, 61.0, MANY), id="projectors that are hindered"),
+        pytest.param(problem.Silent(MANY, "run", 9.0), id="programs that are silent"),
+        pytest.param(problem.AccessAsBefore(tuple(f"{it}:key" for it in MANY)), id="bad records of access"),
+        pytest.param(
+            problem.DocumentsAsBefore(tuple(f"leads:{it}:lead" for it in MANY)), id="bad records of documents"
+        ),
+        pytest.param(problem.ForeignMember((problem.Stranger("", "", "", MANY),)), id="partitions of a stranger"),
+        pytest.param(problem.ForeignMember((problem.Stranger("", "", "", ()),) * 4), id="strangers"),
+        pytest.param(
+            problem.OpenTransaction(
+                ("a",), tuple(replace(HELD, partition=number) for number in range(4)), access=False
+            ),
+            id="open transactions",
+        ),
+    ],
+)
+def test_more_than_three_are_counted_and_not_named(about: problem.Problem) -> None:
+    text = str(say(about))
+    assert MANY[3] not in text
+    assert "and 1 more" in text or "4 entities, such as" in text
 
 
 SILENT = ["silent for 9 s"]

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from operate.commands import rebuild
-from operate.commands.verify import show_report
+from operate.commands.verify import say_unread, show_report
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
 from projector.line.pace import Pacer
 from projector.record import Partition
 from projector.redis.store import Memory, Store
-from projector.verify.report import Difference, Report
+from projector.verify.report import Difference, Report, Unread
 from projector.verify.stored import StoredDocument, differing_fields
 from projector.words import duration
 from schemas.settings import ProjectorSettings
@@ -170,12 +170,36 @@ def test_report_counts() -> None:
     assert (len(found.examples), found.changed) == (10, 51), "ten examples are kept"
 
 
+def text_of(report: Report) -> str:
+    output = io.StringIO()
+    show_report(report, Console(file=output, width=120, highlight=False))
+    return output.getvalue()
+
+
+def test_what_a_report_leaves_out_is_said() -> None:
+    found = Report("generation 1 against the topics", {"leads": 12})
+    for number in range(11):
+        found.add(difference(number, "missing"), frozenset())
+    assert "  and 1 more\n" in text_of(found)
+    changing = Report("generation 1 against the topics", {"leads": 12})
+    changing.leave(1, "documents")
+    assert "no difference in the rest" in text_of(changing)
+    seen = Report("generation 1 against the topics", {"leads": 12}, seen=set(range(999_999)))
+    for number in range(2):
+        seen.add(difference(number, "missing"), frozenset())
+    assert seen.notes == ["after 1,000,000 that differ, one may be counted twice, and no cause is named"]
+
+
+def test_of_many_open_transactions_three_are_named() -> None:
+    held = [Unread("crm.leads", number, 5, 2, "") for number in range(4)]
+    said = say_unread(held)
+    assert "crm.leads:2 since an unknown time and 1 more, and 8 records behind it" in said
+
+
 def test_report_for_people() -> None:
     found = full_report()
     found.notes.append("a note")
-    output = io.StringIO()
-    show_report(found, Console(file=output, width=120, highlight=False))
-    text = output.getvalue()
+    text = text_of(found)
     for said in (
         "12,345 leads, 678 contacts",
         "note a note",

@@ -70,7 +70,7 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
         assert page.do("document.documentElement.scrollWidth <= innerWidth"), "a long name makes nothing wider"
         assert axe(page) == []
         find(page, f"{leads}:0:1", "was ignored")
-        find(page, crm.OTHER_LEAD, "contact is null", "ever published")
+        find(page, f"{crm.ORGANIZATION}:{crm.OTHER_LEAD}", "contact is null", "ever published")
         linked = page.do("[...document.querySelectorAll('#answers a')].map((each) => each.href)")
         assert linked == [*dict.fromkeys(linked)], "no page is named twice"
         assert page.do("document.title").endswith("Leadview console")

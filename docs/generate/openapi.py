@@ -152,15 +152,14 @@ def _name(resource: Resource) -> str:
 
 def _resource(resource: Resource) -> Json:
     name, noun = _name(resource), resource.noun
-    own_id = _reference("parameters", f"{name}Id")
-    others = [_reference("parameters", other) for other in ("IfNoneMatch", "RequestId")]
+    # In each operation, and a new one at the end: generators pass them in this order.
+    parameters = [_reference("parameters", parameter) for parameter in (f"{name}Id", "IfNoneMatch", "RequestId")]
     shared = {"tags": [_tag(resource)]}
     return {
-        "parameters": [own_id, *others],
         "get": shared
         | {
             "operationId": f"get{name}",
-            "parameters": [_reference("parameters", "Prefer")],
+            "parameters": [*parameters, _reference("parameters", "Prefer")],
             "summary": f"Read one {noun}",
             "description": resource.about,
             "responses": {"200": _record(resource)}
@@ -169,6 +168,7 @@ def _resource(resource: Resource) -> Json:
         "head": shared
         | {
             "operationId": f"head{name}",
+            "parameters": parameters,
             "summary": f"Read the headers of one {noun}",
             "description": _HEAD,
             "responses": {str(status): _without_body(status, f"The {noun} exists") for status in (200, 304, *_ERRORS)},

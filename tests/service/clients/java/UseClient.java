@@ -60,7 +60,7 @@ public class UseClient {
 
     static Answer lead(String base, String key, String id, String tag) {
         LeadsApi leads = new LeadsApi(client(base, key));
-        return answer(() -> leads.getLeadWithHttpInfo(UUID.fromString(id), tag, null), UseClient::show);
+        return answer(() -> leads.getLeadWithHttpInfo(UUID.fromString(id), tag, null, null), UseClient::show);
     }
 
     static Answer lead(String base, String key, String id) {
@@ -69,7 +69,7 @@ public class UseClient {
 
     static Answer contact(String base, String key, String id) {
         ContactsApi contacts = new ContactsApi(client(base, key));
-        return answer(() -> contacts.getContactWithHttpInfo(UUID.fromString(id), null, null), UseClient::show);
+        return answer(() -> contacts.getContactWithHttpInfo(UUID.fromString(id), null, null, null), UseClient::show);
     }
 
     static List<?> show(Lead lead) {

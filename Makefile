@@ -45,9 +45,9 @@ test: check $(OLDEST_REDIS)
 		and not kubernetes and not troubles" \
 		--numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The tests that take most of a minute each: quick benchmarks, and chaos.
+# The tests that take most of a minute each: quick benchmarks, chaos, and what is counted in instructions.
 test-long: $(VENV)/dev.stamp $(OLDEST_REDIS)
-	LEADVIEW_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	LEADVIEW_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Writes the documentation for authors of external tools and for producers into build/docs. Needs Node.js 20 and npm.
 # ARGS="--server https://… --contact ADDRESS" names your API, and whom readers ask for help.

@@ -349,7 +349,7 @@ def _parts(record: Record) -> Iterator[None]:
 def counted(names_of: Sequence[str], factor: int) -> dict[str, int]:
     """Returns the instructions that each of these takes, with inputs of `factor` times the least size. Needs valgrind."""
     with tempfile.TemporaryDirectory() as folder:
-        counting = ["valgrind", "--tool=callgrind", "--dump-after=getsid", f"--callgrind-out-file={folder}/out"]
+        counting = ["nice", "valgrind", "--tool=callgrind", "--dump-after=getsid", f"--callgrind-out-file={folder}/out"]
         program = [sys.executable, "-m", "tests.harness.worst_inputs", str(factor), *names_of]
         printed_by([*counting, *program], environment=os.environ | {"PYTHONHASHSEED": "0"})
         # A dump each time the program asks for its session: before the first input, and behind each.

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tests.model import tlc
@@ -107,12 +108,11 @@ def main() -> int:
     """Returns 1 if a configuration has an error or too few states, or if a hole is not found."""
     failed = False
     workers = len(os.sched_getaffinity(0))
-    for mutation in MUTATIONS:
-        # With several workers, it depends on their speed which of several violations is found first.
-        found = tlc.check(tlc.MODELS / f"{mutation.configuration}.cfg", workers=1, off=mutation.off)
-        what = f"without {', '.join(mutation.off)}: {found.violated}"
-        failed |= found.violated not in mutation.violated
-        _report(mutation.configuration, found, what)
+    with ThreadPoolExecutor(workers) as pool:
+        for mutation, found in zip(MUTATIONS, pool.map(_without_rules, MUTATIONS), strict=True):
+            what = f"without {', '.join(mutation.off)}: {found.violated}"
+            failed |= found.violated not in mutation.violated
+            _report(mutation.configuration, found, what)
     for configuration in sorted(tlc.MODELS.glob("*.cfg")):
         found = tlc.check(configuration, workers=workers)
         _report(configuration.stem, found, "no error" if found.violated is None else f"VIOLATED: {found.violated}")
@@ -120,6 +120,11 @@ def main() -> int:
             print(found.output)
             failed = True
     return int(failed)
+
+
+def _without_rules(mutation: Mutation) -> tlc.Outcome:
+    """With several workers, it would depend on their speed which of several violations is found first."""
+    return tlc.check(tlc.MODELS / f"{mutation.configuration}.cfg", workers=1, off=mutation.off)
 
 
 def _report(configuration: str, found: tlc.Outcome, what: str) -> None:

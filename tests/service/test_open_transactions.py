@@ -79,7 +79,7 @@ def as_of(response: Response) -> datetime:
 async def looked_up(leadview: Leadview) -> tuple[records.Published, Any]:
     """Returns what the console finds of the lead in Kafka, and at offset 2."""
     settings = ProjectorSettings(kafka_bootstrap_servers=leadview.kafka.bootstrap_servers, topic_prefix=leadview.prefix)
-    published = await records.newest(settings, [resources.LEAD], crm.LEAD.encode())
+    published = await records.newest(settings, [resources.LEAD], f"{crm.ORGANIZATION}:{crm.LEAD}".encode())
     return published, await records.at(settings, Partition(leadview.topics.name(resources.LEAD), 0), 2)
 
 

@@ -19,7 +19,7 @@ from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted,
 pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("projector", "schemas", "api", "leadview")
+PRODUCT = ("api", "leadview", "operate", "projector", "runtime", "schemas")
 OURS = "it sees only what this repository holds, or what an operator wrote into settings or a command"
 OPERATED = "it sees one header of the operator's own gateway, which http.client limits to 64 KiB"
 EXPRESSIONS = {

@@ -1,8 +1,8 @@
-"""Whether a line works, and what runs beside the lines. The thread of the metrics server reads it, so that a blocked
-event loop is noticed.
+"""Records whether each line, and the work beside the lines, succeeds. The thread of the metrics server reads this, so
+that a blocked event loop is noticed.
 
-Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/health`): a
-line that measures itself would stop measuring exactly when it stops working.
+`projector/health` judges from samples of Kafka and Redis whether a line advances: a line that measured itself would
+stop measuring when it stops working.
 """
 
 import time
@@ -16,7 +16,7 @@ _QUIET_SECONDS = 30.0
 
 
 class LineHealth:
-    """What a line reports about itself. `trouble` is why it does not work; None if it does.
+    """The state that a line reports. `trouble` is the reason why it does not work; None if it works.
 
     A line that fails because of a defect is unhealthy until it advances.
     """
@@ -26,32 +26,32 @@ class LineHealth:
         self.trouble: LineTrouble | None = None
         self._alive_at = time.monotonic()
         self.unavailable = ""
-        """Why Redis or Kafka was not available for the last step; empty if it has succeeded."""
+        """The error if Redis or Kafka was not available for the last step; empty if the step has succeeded."""
         self._is_denied = False
 
     def alive(self) -> None:
-        """A step of the loop succeeded, with or without records."""
+        """Notes that a step of the loop succeeded, with or without records."""
         self._alive_at = time.monotonic()
         self.unavailable = ""
 
     def failed(self, error: Unavailable) -> None:
-        """Redis or Kafka was not available for a step."""
+        """Notes that Redis or Kafka was not available for a step."""
         self.unavailable = str(error)
         self._is_denied = isinstance(error, Denied)
 
     def advanced(self) -> None:
-        """A position has moved forward, or all positions are at the end."""
+        """Notes that a position has moved forward, or that all positions are at the end."""
         if self.fails:
             self.trouble = None
 
     def stops(self, trouble: LineTrouble) -> None:
-        """A defect has made a step fail, or the line has left its work until `resumes`."""
+        """Notes that a defect has made a step fail, or that the line does nothing until `resumes`."""
         self.trouble = trouble
         if isinstance(trouble, StandingByLine):
             self.alive()
 
     def resumes(self) -> None:
-        """The line is no longer halted, or does not stand by any more."""
+        """Notes that the line is no longer halted or standing by."""
         self.trouble = None
         self.alive()
 
@@ -61,7 +61,7 @@ class LineHealth:
 
     @property
     def state(self) -> str:
-        """What the line does, for the heartbeat."""
+        """The state of the line, for the heartbeat."""
         return self.trouble.state if self.trouble else "running"
 
     def problem(self) -> Problem | None:
@@ -75,14 +75,14 @@ class LineHealth:
 
 
 class WorkHealth:
-    """What a work that is repeated beside the lines reports about itself. A turn may take as long as it needs: it is
-    unhealthy only while turns fail.
+    """The state of work that is repeated beside the lines. A turn may take any time: the work is unhealthy only while
+    turns fail.
     """
 
     def __init__(self, work: str) -> None:
         self.name = work
         self._failing: tuple[float, str, bool] | None = None
-        """Since when, why, and whether this user lacks a right."""
+        """The time of the first failure, the reason of the last one, and whether this user lacks a right."""
 
     def succeeded(self) -> None:
         self._failing = None

@@ -1,5 +1,5 @@
-"""The projector process: two lines, the upkeep, and the watch over all of them; and several such processes, which one
-command starts, watches and stops, because one process uses one core.
+"""Runs a projector: two lines, the upkeep, and the watch over all of them. One process uses one core, so one command
+can start, watch and stop several projectors.
 
 API keys and organizations have a line of their own, so that a revoked key never waits behind documents.
 """
@@ -62,7 +62,7 @@ async def run(settings: ProjectorSettings) -> None:
     lines: list[Line] = []
     watch = Watch(settings, lines)
     REGISTRY.register(watch)
-    # From the start on, also while the projector waits for Redis.
+    # Served from the start on, also while the projector waits for Redis.
     with metrics_port(settings, REGISTRY, watch.health, watch.live):
         async with watching(watch):
             await _wait_for_redis(settings, stop, watch)
@@ -187,8 +187,8 @@ class _Processes:
             child.terminate()
 
     def _start(self, index: int) -> None:
-        # A new interpreter, and not a copy of this one, in which a signal handler of the parent would run. A daemon is
-        # stopped if this process ends because of a defect.
+        # A new interpreter: in a copy of this one, a signal handler of the parent would run. A daemon is stopped if
+        # this process ends because of a defect.
         child = multiprocessing.get_context("spawn").Process(
             target=_project, args=(self._settings[index],), daemon=True
         )
@@ -214,7 +214,7 @@ class _Processes:
 
 
 def _project(settings: ProjectorSettings) -> None:
-    """The main function of a child."""
+    """Runs one projector as a child process."""
     configure(settings.log_level)
     try:
         uvloop.run(_run_with_parent(settings))

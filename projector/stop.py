@@ -1,4 +1,4 @@
-"""The request to stop, which all tasks of a projector share, and what is repeated until then."""
+"""The request to stop, which all tasks of a projector share, and the loop that repeats work until then."""
 
 import asyncio
 import logging
@@ -44,11 +44,11 @@ async def repeat(
     pause: Callable[[], float],
     health: WorkHealth | None = None,
 ) -> None:
-    """Call `turn` until `stop` is set, and wait after each call for as many seconds as `pause` returns. `health` is
-    told how each call has ended.
+    """Call `turn` until `stop` is set, and wait after each call for as many seconds as `pause` returns. `health` gets
+    the outcome of each call.
 
-    While Redis or Kafka is unavailable, and after an error that nobody expected, the next call tries again. Raises the
-    other errors of the projector, such as Refused.
+    While Redis or Kafka is unavailable, and after an unexpected error, the next call tries again. Raises the other
+    errors of the projector, such as Refused.
     """
     while not stop.is_set():
         try:

@@ -1,7 +1,7 @@
-"""Who did what: each act of an operator, in a stream of Redis beside the home copy of the control record.
+"""Records who did what: each act of an operator, in a stream of Redis beside the home copy of the control record.
 
-It is kept through promotions, restarts and failovers, like the record itself, and lost if Redis is emptied. Another
-version of Leadview leaves it alone, and what it has written is read as far as it is known.
+It is kept through promotions, restarts and failovers, like the record itself, and lost if Redis is emptied. Acts that
+another version of Leadview has written stay there, and are read if they can be decoded.
 """
 
 import getpass
@@ -23,9 +23,9 @@ from schemas.version import VERSION
 from schemas.words import utc
 
 MOST = 1000
-"""So many acts are kept."""
+"""The number of acts that are kept."""
 _LONGEST = 500
-"""So many characters are kept of each word and reason."""
+"""The number of characters that are kept of each word and reason."""
 _FIELD = b"act"
 
 logger = logging.getLogger(__name__)
@@ -56,15 +56,15 @@ def operator() -> str:
     if not login:
         try:
             login = getpass.getuser()
-        except (KeyError, OSError):  # a container has a number that nobody has
+        except (KeyError, OSError):  # a container may run as a user without a name
             login = str(os.getuid())
     return f"{login}@{socket.gethostname()}"
 
 
 async def noted(store: Store, act: Act, doing: Awaitable[int], *, lasts: bool = False) -> int:
-    """Returns the exit code of a command, and notes what came of it. One that `lasts` is noted when it begins as well.
+    """Returns the exit code of a command, and records its outcome; with `lasts`, also its start.
 
-    Raises what the command raises. That the act cannot be noted is logged, and does not change its result.
+    Raises what the command raises. If the act cannot be recorded, that is logged, and does not change the result.
     """
     if lasts:
         await note(store, act)
@@ -86,7 +86,7 @@ def _outcome(error: BaseException) -> Result:
 
 
 async def note(store: Store, act: Act) -> None:
-    """Add an act to the history, without API keys that somebody has pasted. Raises nothing."""
+    """Adds an act to the history, without pasted API keys. Raises nothing."""
     act = replace(act, arguments=[_shown(word) for word in act.arguments], by=_shown(act.by), reason=_shown(act.reason))
     try:
         await store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", MOST, b"*", _FIELD, msgspec.json.encode(act))
@@ -122,7 +122,7 @@ class ActLog:
 
 
 def _shown(text: str) -> str:
-    """Returns what is kept of a text: nothing from an API key on."""
+    """Returns what is kept of a text: at most `_LONGEST` characters, and none of an API key or after one."""
     before, key, _ = text.encode(errors="backslashreplace").decode().partition(PREFIX)
     kept = f"{before}{key}…" if key else before
     return kept if len(kept) <= _LONGEST else f"{kept[:_LONGEST]}…"
@@ -131,7 +131,7 @@ def _shown(text: str) -> str:
 async def _entries(
     store: Store, command: bytes, first: bytes, last: bytes, most: int
 ) -> list[tuple[bytes, Act | None]]:
-    """Returns the ids of entries, and what they say; None if another version has written it otherwise."""
+    """Returns the id and the act of each entry; None for an act that cannot be decoded, of another version."""
     found: list[tuple[bytes, Act | None]] = []
     for id_, fields in await store.ask_one(command, names.HISTORY, first, last, b"COUNT", most):
         act = None

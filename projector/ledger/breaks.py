@@ -1,9 +1,9 @@
-"""Breaks: what makes it impossible to know that what is served is right, until it was compared with Kafka.
+"""Breaks: events after which what is served may be wrong, until it was compared with Kafka.
 
 Some are breaks in the history of a topic: it was deleted and created again, or has lost records that were applied. The
 positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
-still served. A line that finds such a break notes it in the control record first, so that nobody who has not seen the
-note can store a position any more; then it takes back the positions; then it reads on. `docs/how-it-works.md` has the
+still served. A line that finds such a break first notes it in the control record: from then on, no program that has not
+read the note can store a position. Then the line takes back the positions, and reads on. `docs/how-it-works.md` has the
 rules.
 """
 
@@ -46,8 +46,8 @@ def recreated(record: ControlRecord, stored: AllPositions, ids: Mapping[str, str
 
 
 def rewind(partition: Partition, topic_id: str, highest: int = _ANY_OFFSET, to: Position | None = None) -> RewindRow:
-    """Returns the row that takes back a position if it is above `highest` or one of another topic id: then `to` takes
-    its place, or none.
+    """Returns the row that deletes a position of another topic id, and replaces one above `highest` by `to`, or deletes
+    it if there is no `to`.
     """
     return RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
 
@@ -105,8 +105,8 @@ async def accept_cluster(store: Store, record: ControlRecord, cluster: str, topi
 def new_break(
     record: ControlRecord, kind: BreakKind, topic: str, former_id: str = "", topic_id: str = "", since: str = ""
 ) -> Break:
-    """Returns a break of this moment. Every generation that is written may have what Kafka no longer has. Without a
-    `topic`, that holds for all of them, and for access.
+    """Returns a break that is noticed now. Every written generation is unverified, or only access if the topic is one
+    of access; without a `topic`, all of them and access.
     """
     is_access = any(topic.endswith(each.topic) for each in ACCESS_KINDS)
     written = () if is_access else record.state.written
@@ -115,8 +115,8 @@ def new_break(
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
-    """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. If the control
-    record changes at this moment, try again: to verify may have taken an hour. Raises Unavailable.
+    """Notes that this generation (or `ACCESS`) agrees with Kafka: these breaks no longer concern it. Tries again if the
+    control record changes meanwhile, because the verification may have taken an hour. Raises Unavailable.
     """
 
     def compute(state: State) -> State:
@@ -132,8 +132,8 @@ async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
-    """Returns the breaks because of which what is served may not be what Kafka has: those that are noted, and those
-    that no line has noted yet. `ids` are those of the topics now, as far as they are known.
+    """Returns the breaks after which what is served may differ from Kafka: those that are noted, and those that no line
+    has noted yet. `ids` are those of the topics now, as far as they are known.
     """
     found = [it for it in record.state.breaks if {record.state.live, ACCESS} & {*it.unverified}]
     known = {it.topic for it in found if it.kind in NEW_HISTORY}
@@ -141,7 +141,7 @@ def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
 
 
 def hides(record: ControlRecord) -> bool:
-    """Returns whether nobody knows up to which moment everything is visible, because of a break.
+    """Returns whether a break makes it unknown up to which moment everything is visible.
 
     Added partitions alone change nothing that is visible now.
     """

@@ -45,14 +45,14 @@ NOTHING_STORED = -1
 
 _STORED = 1
 _REMEMBERED, _REMEMBERED_STATES = 4_096, 16
-"""How many positions, partitions and states are parsed only once: most are the same at the next reading."""
+"""The numbers of positions and partitions, and of states, that are parsed only once: most stay the same."""
 
 NO_ID = "-"
 """In place of the id of a topic that is not known."""
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a partition has been applied.
+    """The position up to which a partition has been applied.
 
     `offset` is that of the next record, `event_time` the time of the last event, `stored_at` that of the checkpoint;
     both in milliseconds since 1970. `leader_epoch` is that of the last record batch before the offset; -1 if it is not
@@ -117,7 +117,7 @@ def checkpointed(reply: Any) -> Checkpointed:
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """What is known about a generation: the mapping version that it was started with, and times as RFC 3339."""
+    """The mapping version that a generation was started with, and its times as RFC 3339."""
 
     mapping: int
     created_at: str
@@ -125,7 +125,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 ACCESS = GenerationId("access")
-"""Stands for organizations and API keys among generations, to none of which they belong."""
+"""Stands for organizations and API keys in place of a generation: they belong to none."""
 
 
 BreakKind = Literal[
@@ -139,20 +139,20 @@ BreakKind = Literal[
 ]
 
 WHOLE_HISTORY: frozenset[BreakKind] = frozenset(("deletes_missed", "evicted"))
-"""After these breaks, the topics still say what is right. So projectors compare with them, and end the break by
-themselves; the others need a person."""
+"""After these breaks, the topics still say what is right. So projectors compare with them, and end the break
+themselves; the other breaks need an operator."""
 
 NEW_HISTORY: frozenset[BreakKind] = frozenset(("topic_recreated", "topic_truncated", "other_cluster"))
 """After these breaks, offsets say nothing about records that were applied before (`Record.history`)."""
 
 
 class Break(msgspec.Struct, frozen=True):
-    """Something makes it impossible to know that what is served is right. `kind` is also the name of the problem.
+    """An event after which what is served may be wrong. `kind` is also the name of the problem.
 
     `topic` is empty if it concerns all of them. `former_id` and `topic_id` are those of the topic before and since; of
-    `other_cluster`, those of the Kafka clusters. `noticed_at` is RFC 3339, and so is `since`: until then all was well,
-    as far as that is known. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are
-    what Kafka has. `nonce` is random: a break that is noticed again, maybe in the same second, is another one.
+    `other_cluster`, those of the Kafka clusters. `noticed_at` and `since` are RFC 3339: until `since`, all was well,
+    as far as that is known. The generations in `unverified` (or `ACCESS`) are not yet confirmed to agree with Kafka.
+    `nonce` is random: a break that is noticed again, maybe in the same second, is another one.
     """
 
     kind: BreakKind
@@ -166,16 +166,16 @@ class Break(msgspec.Struct, frozen=True):
 
     @property
     def age(self) -> float:
-        """How many seconds ago it was noticed, by the clocks of the machines."""
+        """The seconds since it was noticed, by the clocks of the machines."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.noticed_at)).total_seconds()
 
     @property
     def is_of_history(self) -> bool:
-        """Whether the topic does not have all the records any more that its documents were made of."""
+        """True if the topic has lost records that its documents were made of."""
         return self.kind not in WHOLE_HISTORY and self.kind != "partitions_raised"
 
     def is_same(self, other: "Break") -> bool:
-        """Returns whether both were noticed at once, whatever was verified since."""
+        """Returns whether both are the same break, whatever was verified since."""
         return replace(self, unverified=()) == replace(other, unverified=())
 
     def without(self, generation: GenerationId) -> "Break":
@@ -184,7 +184,7 @@ class Break(msgspec.Struct, frozen=True):
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
-    """How many partitions a topic has. Its id is empty if the brokers do not say it."""
+    """The number of partitions of a topic. Its id is empty if the brokers do not say it."""
 
     count: int
     topic_id: str = ""
@@ -295,7 +295,7 @@ class Copy(msgspec.Struct, frozen=True):
 
     @property
     def serves(self) -> bool:
-        """Whether the shard holds everything that the live generation has to contain."""
+        """True if the shard holds everything that the live generation has to contain."""
         return self.state.live in self.filled
 
     @property
@@ -331,7 +331,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
     unlisted: Mapping[bytes, Copy] = {}
     served: Mapping[bytes, frozenset[int]] = {}
     replication_epoch: int = 0
-    """That of the store while the record was read. Changes are refused if Redis restarted or failed over since."""
+    """The epoch of the store when the record was read. Changes are refused if Redis restarted or failed over since."""
 
     @property
     def present(self) -> list[Copy]:
@@ -339,12 +339,12 @@ class ControlRecord(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool:
-        """Whether every shard has a copy, and all copies have the same state."""
+        """True if every shard has a copy, and all copies have the same state."""
         return not self.shards_without and all(copy and copy.stamp == self.stamp for copy in self.copies.values())
 
     @property
     def serves(self) -> bool:
-        """Whether every shard holds everything of the live generation."""
+        """True if every shard holds everything of the live generation."""
         return self.is_complete(self.state.live)
 
     def is_complete(self, generation: GenerationId) -> bool:
@@ -355,8 +355,8 @@ class ControlRecord(msgspec.Struct, frozen=True):
         """Returns which copies answer for which slots from now on, as `State.slots`.
 
         A slot that has moved is taken from the copies of its former server at once. It is given to those of its new one
-        only while all copies are complete: it may have come from a shard that is being filled, or is empty because its
-        former server was lost.
+        only while all copies are complete. Otherwise it may have come from a shard that is being filled, or it may be
+        empty because its former server was lost.
         """
         if self.serves:
             return format_slots(self.served)
@@ -409,8 +409,8 @@ class ControlRecord(msgspec.Struct, frozen=True):
 def first_state(copies: tuple[str, ...], left: Generations = ()) -> State:
     """Returns the state of an empty Redis: the first generation is being filled.
 
-    The generations in `left`, of which something is left in Redis, are dropped. They have lower numbers, so that people
-    can tell them apart.
+    The generations in `left` still have keys in Redis, and are dropped. The first generation gets a higher number than
+    they have, so that people can tell them apart.
     """
     number = max(map(number_of, left), default=0) + 1
     first = new_generation(number)

@@ -49,7 +49,7 @@ from schemas.control import (
 
 _HOME = names.HOME.decode()
 _CHANGING = (STAMP, INCARNATION, FILLING, FILLED, SWEPT)
-"""The fields of a copy that change, beside positions and what changes with the stamp."""
+"""The stamp, and the fields that may change while it stays the same, except positions."""
 _ATTEMPTS = 10
 _CHANGED = 1
 
@@ -123,9 +123,9 @@ async def current(store: Store) -> ControlRecord:
 
 
 async def glance(store: Store, known: ControlRecord) -> ControlRecord | None:
-    """Returns a record that was read before, if nothing but positions has changed since: the positions are those of
-    then. None if it has to be read again. Of each copy this reads a few short fields, however many partitions there
-    are. Raises Unavailable.
+    """Returns the `known` record, with its old positions, if nothing but positions has changed since it was read; None
+    if it has to be read again. Reads five short fields of each copy, so the cost does not depend on the number of
+    partitions. Raises Unavailable.
     """
     replication_epoch = store.replication_epoch
     if not known.agrees or {*await store.shards()} != {*known.served.values()}:
@@ -215,10 +215,10 @@ async def delete_rebuild(store: Store, record: ControlRecord, generation: Genera
 async def store_targets(
     store: Store, record: ControlRecord, generation: GenerationId, targets: Mapping[Partition, int]
 ) -> bool:
-    """Store up to which offsets a generation is to be replayed, as far as nobody has stored it yet.
+    """Stores the offsets up to which a generation is to be replayed. An offset that is already stored stays.
 
-    Returns False if the record has changed since it was read: then a program may write the live generation alone
-    again, and the targets are too low. Raises Unavailable.
+    Returns False if the record has changed since it was read: then a program may again write only the live generation,
+    and the targets are too low. Raises Unavailable.
     """
     home = record.copies[names.HOME]
     if home is None:
@@ -244,7 +244,7 @@ async def as_of(store: Store, record: ControlRecord) -> int | None:
 async def other_layouts(store: Store) -> list[int]:
     """Returns the layouts of other versions of Leadview that have data in this Redis, beside that of this program.
 
-    What this user of Redis may not read counts as none. Raises nothing.
+    Returns an empty list if this user of Redis may not read them, or Redis is not available. Raises nothing.
     """
     with suppress(Unavailable):
         found = await store.ask([(b"EXISTS", key) for key in names.OF_OTHER_LAYOUTS])
@@ -309,11 +309,11 @@ async def _drop_again(store: Store, record: ControlRecord, generations: Generati
 
 
 async def _add_copies(store: Store, record: ControlRecord) -> None:
-    """Give each shard without a copy one. The new copies are the newest ones, and the others follow them.
+    """Gives a copy to each shard without one. The new copies are the newest ones, and the others follow them.
 
-    This takes two steps. First, each of these shards gets a copy that claims nothing for it, and that nobody lists.
-    When all have one, and the record was read again, exactly these copies are replaced by those with what the others
-    have in common. So if a shard is emptied in between, what would be claimed for it finds no copy to replace.
+    This takes two calls. The first gives each of these shards a copy that claims nothing for it, and that no other copy
+    lists. The second, after the record was read again, replaces exactly these copies by ones that have what the others
+    have in common. If a shard is emptied in between, it has no copy to replace, so nothing is claimed for it.
     """
     home = names.tag_slot(names.HOME)
     shard_of_home = {max(slots) for slots in await store.shards() if home in slots}

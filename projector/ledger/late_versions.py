@@ -1,8 +1,8 @@
 """Late versions: records that were published behind a newer one of their entity, in the same partition.
 
-The version decides which of both is shown, but compaction keeps the last record of a message key alone. So what is
-shown can no longer be read from Kafka once the topic was compacted: a Redis that is emptied, or a rebuild, gets the
-late version, and with it perhaps a person who was deleted, or a key that was revoked.
+The higher version is shown, but compaction keeps only the last record of a message key. So what is shown can no longer
+be read from Kafka once the topic was compacted: a Redis that is emptied, or a rebuild, gets the late version. That may
+bring back a person who was deleted, or a key that was revoked.
 
 The scripts notice it (`projector/redis/lua/order.lua`). A record that is read again never counts, because it does not
 come behind the stored event. The list names entities by their ids, and has at most `MOST` of them; what is above that
@@ -36,7 +36,7 @@ from schemas.resources import API_KEY, KINDS, ORGANIZATION, Kind, Resource
 
 _KINDS: Mapping[str, Kind] = {kind.topic: kind for kind in KINDS}
 MOST = 1_000
-"""How many entities the list names."""
+"""The most entities that the list names."""
 Cause = Literal["older", "reused"]
 Behind = tuple[Intent, int]
 """The write of a record that comes behind that of the stored event, and what the script replied: OLDER, REUSED or
@@ -222,7 +222,7 @@ async def delete_of_organization(store: Store, organization_id: str) -> None:
 
 
 async def forget_more(store: Store, kinds: Sequence[Kind]) -> None:
-    """No longer count what the list does not name: a comparison with these topics has found nothing. Raises
+    """Deletes the counts of what the list does not name, after a comparison with these topics has found nothing. Raises
     Unavailable.
     """
     await store.ask_one(b"HDEL", names.LATE_VERSIONS, *(kind.topic for kind in kinds))

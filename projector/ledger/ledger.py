@@ -42,10 +42,10 @@ from schemas.heartbeat import StandingByLine
 
 
 class Session(AbstractContextManager["Session"]):
-    """What writes depend on. It is a `Fence` for the connections that they use.
+    """The control record and generations that writes depend on. It is the `Fence` of the connections that they use.
 
-    After its block, or after `close`, this program may acknowledge later control records. Nothing prevents a write in
-    the session then: its owner must have waited for all of them.
+    After its block, or after `close`, this program may acknowledge later control records. A closed session prevents no
+    writes, so its owner has to wait for all of them before it closes it.
     """
 
     def __init__(
@@ -119,8 +119,9 @@ class Sessions:
         return min(self._open.values(), default=self._seen)
 
     async def look(self, within: float = 0.0) -> ControlRecord:
-        """Returns the control record, as every program that writes sees and repairs it once a second. Its positions may
-        be those of an earlier look. A look of the last seconds, `within`, is not repeated.
+        """Returns the control record, repaired if its copies disagree. Every program that writes looks once a second.
+        The positions may be those of an earlier look. If the last look was less than `within` seconds ago, its record
+        is returned.
         """
         if self._latest and time.monotonic() - self._looked_at < within:
             return self._latest
@@ -225,15 +226,17 @@ class Ledger:
         return await read_rebuild(self._store, record, self._rebuild, partitions)
 
     async def stored(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, list[Position]]:
-        """Returns the positions in all copies: of all partitions; of a rebuild only the lowest, of these partitions."""
+        """Returns the positions of all partitions in all copies; for a rebuild, only the lowest one of each of these
+        partitions.
+        """
         if self._rebuild is None:
             return session.record.stored()
         found = await self.positions(session.record, partitions)
         return {partition: [position] for partition, position in found.items() if position}
 
     def unread(self, session: Session, partitions: Sequence[Partition]) -> list[Partition]:
-        """Returns those of these partitions of which records were missed if they do not begin at offset 0, although no
-        record of them was ever read. Of a rebuild there are none: it begins with what Kafka has.
+        """Returns those of these partitions of which no record was ever read: if Kafka's first offset is not 0, records
+        were missed. Empty for a rebuild, which begins with what Kafka has.
         """
         if self._rebuild is not None:
             return []
@@ -293,8 +296,8 @@ class Ledger:
         )
 
     async def check(self, session: Session, known: Mapping[Partition, int]) -> Checkpointed | None:
-        """Compare with what Redis holds. Returns None if nothing has changed since the session was opened, except that
-        positions may be higher.
+        """Compares these offsets with what Redis holds. Returns None if nothing has changed since the session was
+        opened, except that positions may be higher.
         """
         fields = [names.position(*partition) for partition in known]
         of_copies, positions = [], []

@@ -1,8 +1,8 @@
 """Deletes the keys of a generation that is being dropped.
 
-A writer that stands still in the middle of a session could write after the keys were deleted. Therefore that begins
-only when every writer has acknowledged the present control record, or has lost its connections: then it cannot continue
-its session (`projector/redis/servers.py`).
+A writer that stands still in the middle of a session could write after the keys were deleted. Therefore the delete
+begins only when every writer has acknowledged the present control record, or has lost its connections: without them, it
+cannot continue its session (`projector/redis/servers.py`).
 
 The sweep is a writer itself: it deletes in sessions, so it cannot continue over a connection that was opened after the
 record has changed. The keys of a generation are in many slots, so no script can compare the control record while it
@@ -111,8 +111,8 @@ async def _delete(writing: Writing, generation: GenerationId, begun: Stamp) -> i
 async def _dropping(writing: Writing, generation: GenerationId, begun: Stamp) -> AsyncIterator[Session]:
     """Open a session for the block, and check that this generation is still being dropped.
 
-    Raises _Finished if a later state of the same record does not know it any more, and Refused if Redis no longer says
-    so otherwise: then Redis was emptied, or an older state was restored.
+    Raises _Finished if a later state of the same record does not know it any more. Raises Refused if it is not being
+    dropped for another reason: Redis was emptied, or an older state was restored.
     """
     with await writing.sessions.open(documents=False) as session:
         state, stamp = session.record.state, session.stamp

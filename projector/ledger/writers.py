@@ -45,8 +45,8 @@ class Writer(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        """A heartbeat from later than now is from before the clock was set back: one that lives has stored another one
-        a second later."""
+        """True if the last heartbeat is recent. One in the future is from before the clock was set back: a writer that
+        is alive has stored another one within a second."""
         return abs(self.age_ms) < SILENT_MS
 
     @property
@@ -65,12 +65,12 @@ async def read(store: Store) -> list[Writer]:
 
 
 async def forget_silent(store: Store) -> None:
-    """Delete the heartbeats of writers that ended long ago without saying so. Raises Unavailable."""
+    """Deletes heartbeats that are more than an hour old. Raises Unavailable."""
     await store.run([forget_writers(writers=names.WRITERS, age=_FORGOTTEN_MS)])
 
 
 class Writing(msgspec.Struct, frozen=True):
-    """What a program needs to write documents: Redis, as the writer that it is registered as, and its sessions."""
+    """The two things that a program needs to write documents: Redis, as a registered writer, and its sessions."""
 
     store: Store
     sessions: Sessions

@@ -1,7 +1,7 @@
 """Carries out intents: writes them, and does what the replies require.
 
-The leads of a changed contact get its new summary (a fan-out in steps, with at most about 100 leads per call): the one
-that is stored then. So however many changes of a contact there are, they cost one fan-out. A lead that has moved is
+Each lead of a changed contact gets the summary that is stored when the lead is written again (a fan-out in steps, with
+at most about 100 leads per call). So changes that are stored before a fan-out share it. A lead that has moved is
 removed from the index of its former contact. An API key whose hash has changed is written with both records. A deleted
 or recreated organization becomes a job. A record that was published behind a newer one of its entity is noted
 (`projector/ledger/late_versions.py`). All of this is safe to repeat at any time.
@@ -37,13 +37,13 @@ _WRITTEN, _ORGANIZATION_DELETED = (b"%d" % code for code in (WRITTEN, ORGANIZATI
 _BEHIND = tuple(b"%d" % code for code in (OLDER, REUSED, REPEATED))
 _OF_KEYS = {PutApiKey, DeleteApiKey}
 _STEP_LEADS = 3 * MAX_LEADS
-"""The largest number of leads that a step of the fan-outs writes; of a single contact, as many as a script returns."""
+"""The most leads that one step writes. A step for a single contact writes all that its script has returned."""
 _CODE = ERASE_DUE - 1
 """The bits of a code in the reply about an organization."""
 
 
 class FanOuts:
-    """The fan-outs that are due: for each contact, leads that may show another summary than its present one."""
+    """The fan-outs that are due: for each contact, the leads that may contain an old summary of it."""
 
     def __init__(self) -> None:
         self._leads: dict[tuple[str, str], dict[bytes, None]] = {}
@@ -59,7 +59,7 @@ class FanOuts:
             self._leads.setdefault((contact.organization_id, contact.id), {})[lead_id] = None
 
     async def step(self, store: Store, generations: Generations, fence: Fence | None) -> int:
-        """Put the present summaries into some leads. A contact that has more of them comes after all others then.
+        """Writes the present summaries into some leads. A contact with leads left then comes after all others.
         Returns how many leads were written. Raises Unavailable.
         """
         fans: list[Fan] = []
@@ -118,15 +118,15 @@ async def apply(
     max_documents: int = calls.MAX_DOCUMENTS,
     fan_outs: FanOuts | None = None,
 ) -> Applied:
-    """Write the intents, in any order, in all these generations, and do what the replies require. Raises Unavailable,
-    and is then safe to call again.
+    """Writes the intents, which may come in any order, in all these generations. Then does what the replies require.
+    Raises Unavailable, and is then safe to call again.
 
     The `fence` is the session that the generations are from.
 
     A script call contains at most `max_documents` documents. With `overwrite_equal`, a document or API key is also
     written if the stored one was written by the same event.
 
-    With `fan_outs`, the fan-outs that become due are added to them, and the caller has to make all their steps.
+    With `fan_outs`, the fan-outs that become due are only added there, and the caller has to make all their steps.
     """
     if not intents:
         return Applied()
@@ -222,7 +222,7 @@ def _parts(intents: Sequence[Intent]) -> Iterator[Sequence[Intent]]:
 
 
 def _behind(intents: Sequence[Intent], codes: bytes) -> list[Behind]:
-    """Returns the intents of which the codes say that their record comes behind that of the stored event."""
+    """Returns the intents whose record comes behind that of the stored event, with their codes."""
     if not any(code in codes for code in _BEHIND):
         return []
     return [(intent, code - 48) for intent, code in zip(intents, codes, strict=True) if b"%c" % code in _BEHIND]

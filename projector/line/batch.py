@@ -1,5 +1,5 @@
-"""A batch: the records that one checkpoint covers. What a poll has returned is decoded and written slice by slice, and
-so is what further polls return within a few milliseconds.
+"""A batch: the records that one checkpoint covers. They are those of one poll, and of further polls within 20 ms. They
+are decoded and written slice by slice.
 
 A few bad records are parked, too many halt the line.
 """
@@ -31,10 +31,9 @@ from schemas.heartbeat import HaltedLine
 
 WINDOW = 1000
 _SLICE_BYTES = 262_144
-"""What is decoded at once. A larger value is read in parts, and `projector.change` bounds what each of them may
-cost."""
+"""The bytes that are decoded at once. A larger value is read in parts, whose cost `projector.change` bounds."""
 _REST = 0.25
-"""How long the other line has the event loop after a slice that took longer than planned, as a share of its time."""
+"""After a slice that took longer than planned, the other line has the event loop for this share of that time."""
 
 
 class BadRecordGuard:
@@ -88,7 +87,7 @@ class BadRecordGuard:
         return LineStopped(HaltedLine(limit, len(counted), WINDOW, most, last, fault), counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
-        """No longer count the bad records for which `acceptance` returns something true."""
+        """Stops counting the bad records for which `acceptance` returns something true."""
         self._bad = deque((number, at) for number, at in self._bad if not acceptance(at))
         self._consecutive = [at for at in self._consecutive if not acceptance(at)]
 
@@ -113,11 +112,11 @@ class Batch:
         self._acceptance = acceptance
         self._clock = clock
         self.left = policy.batch_records
-        """How many more records it may take in; below 0 if the last poll had more."""
+        """The number of records that it may still take in; below 0 if the last poll had more."""
         self._began = clock.monotonic()
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
-        """Of this poll: the earliest time of an event."""
+        """The earliest time of an event in this poll."""
         self.last: dict[Partition, Record] = {}
         """The last record of each partition."""
         self.applied = Applied()
@@ -135,12 +134,12 @@ class Batch:
 
     @property
     def wait(self) -> float:
-        """How many seconds it may wait for more records."""
+        """The seconds for which it may still wait for more records."""
         return self._policy.batch - self.seconds
 
     @property
     def takes_more(self) -> bool:
-        """Whether another poll may be added; not behind a bad record, which would have to wait for it."""
+        """True if another poll may be added. False after a bad record, so that its dead letter is stored at once."""
         return not self.dead_letters and self.left > 0 and self.wait > 0
 
     def slices(self, polled: Mapping[Partition, list[Record]], size: int) -> Iterator[list[Intent]]:
@@ -163,7 +162,7 @@ class Batch:
                         yield intents
                         intents, left, until = [], _SLICE_BYTES, now() + seconds
         except LineStopped as error:
-            # No checkpoint will cover this batch, so nobody needs the rest of the last slice.
+            # No checkpoint will cover this batch, so the rest of the last slice is not needed.
             yield from self._stop(error, polled, until)
         else:
             yield intents
@@ -171,8 +170,8 @@ class Batch:
     async def write(
         self, polled: Mapping[Partition, list[Record]], session: Session, store: Store, pacer: Pacer
     ) -> None:
-        """Write the records of a poll into Redis, in the generations of the session, while the rest of them is decoded:
-        a few slices at once, since versions guard every write.
+        """Writes the records of a poll into Redis, in the generations of the session. Up to three slices are written
+        while the next one is decoded: versions guard every write, so their order does not matter.
 
         Raises Unavailable, or LineStopped if there are too many bad records.
         """
@@ -195,8 +194,8 @@ class Batch:
                     fan_outs=self.fan_outs,
                 )
                 in_flight.append(asyncio.create_task(applying))
-                # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
-                # loop, so after a slice that took long the other line has some time for itself.
+                # Lets the slice be sent, and Kafka's heartbeat run. The other line needs many turns of the event loop
+                # for a change of access, so it gets more time after a slow slice.
                 await asyncio.sleep(seconds * _REST if seconds > self._policy.slice else 0)
                 started = self._clock.monotonic()
             while in_flight:
@@ -212,7 +211,7 @@ class Batch:
             self.freshness = max(self.freshness or 0.0, self._clock.time() - oldest / 1000)
 
     async def fan_out(self, session: Session, store: Store) -> bool:
-        """Make some steps of the fan-outs, for a few milliseconds. Returns whether any lead was written. Raises
+        """Makes steps of the fan-outs for about 5 ms (`Policy.fan_out`). Returns whether any lead was written. Raises
         Unavailable.
         """
         before, until = self.applied.respliced, self._clock.monotonic() + self._policy.fan_out
@@ -225,7 +224,7 @@ class Batch:
     def _stop(
         self, stopped: LineStopped, polled: Mapping[Partition, list[Record]], until: float
     ) -> Iterator[list[Intent]]:
-        """Look for all bad records that an operator would have to accept. Yields empty slices meanwhile."""
+        """Sets `stopped`, with all bad records that an operator would have to accept. Yields empty slices meanwhile."""
         topic, number, offset = stopped.bad[-1]
         behind: list[Coordinates] = []
         for bad in self._bad_behind(offset, polled[Partition(topic, number)]):
@@ -253,7 +252,7 @@ class Batch:
 
     @property
     def counted(self) -> list[Coordinates]:
-        """The bad records that nobody has accepted."""
+        """The bad records that no operator has accepted."""
         return [(letter.topic, letter.partition, letter.offset) for letter in self.dead_letters if not letter.accepted]
 
     def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None] | None]:
@@ -285,7 +284,7 @@ class Batch:
             self._event_times[partition] = last
 
     def _park(self, record: Record, error: BadRecord) -> None:
-        """Make a bad record a dead letter, unless an operator has dropped that for good, and count it."""
+        """Makes a bad record a dead letter, and counts it, unless an operator has dropped its dead letter for good."""
         dead_letter = DeadLetter.of(record, error.fault, error.version)
         if acceptance := self._acceptance(_coordinates(record)):
             if acceptance.dropped:
@@ -295,8 +294,8 @@ class Batch:
         self.guard.note(dead_letter, error.fault)
 
     def _bad_behind(self, offset: int, records: Sequence[Record]) -> Iterator[Coordinates | None]:
-        """Yields the bad records behind this offset, which is that of the last one that counted, that nobody has
-        accepted; None for any other record, and between its parts.
+        """Yields the bad records behind this offset that no operator has accepted; None for any other record, and
+        between its parts. The offset is that of the last bad record that counted.
         """
         for record in records:
             if record.offset > offset:

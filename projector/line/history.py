@@ -1,7 +1,7 @@
-"""Whether the topics still have the history that the stored positions speak of.
+"""Checks whether the topics still have the history that the stored positions refer to.
 
-A topic may have been created again, its log may part from what was read, and Kafka may have deleted records before they
-were read. Each of these is a break (`projector/ledger/breaks.py`).
+A topic may have been created again, its log may differ from what was read, and Kafka may have deleted records before
+they were read. Each of these is a break (`projector/ledger/breaks.py`).
 """
 
 import logging
@@ -19,15 +19,15 @@ from projector.record import Partition
 from projector.redis.scripts import RewindRow
 
 _BEHIND_SECONDS = 60.0
-"""A broker learns of a topic that was created again within seconds. One that still names the former topic afterwards
-says the truth: such as a cluster that was restored from a backup."""
+"""A broker learns within seconds that a topic was created again. After this time, one that still names the former topic
+is right: the cluster was perhaps restored from a backup."""
 
 logger = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """What the topics have lost: the breaks to be noted, the positions to be taken back, and the first offsets of the
-    partitions of which records were never read.
+    """The breaks to note, the positions to take back, and the first offset of each partition whose records Kafka has
+    deleted before they were read.
     """
 
     breaks: list[Break]
@@ -43,18 +43,18 @@ class History:
         self._source = source
         self._ledger = ledger
         self._missed: dict[Partition, int] = {}
-        """The first offset of each partition of which it was noted that records before it were never read."""
+        """The first offset of each partition for which it was noted that earlier records were never read."""
         self.topic_ids: dict[str, str] = {}
 
     def has_changed(self, session: Session | None, topic_ids: Mapping[str, str]) -> bool:
-        """Returns whether a topic has another id than at the last look, or the cluster has."""
+        """Returns whether a topic has another id than at the last look, or the cluster another one than is stored."""
         if session and self._source.cluster not in ("", session.record.state.cluster):
             return True
         return any(topic_ids.get(topic, known) != known for topic, known in self.topic_ids.items())
 
     async def learn_cluster(self, session: Session) -> bool:
-        """Look at the topics of the cluster that answers, and note its id if no other one was noted. Returns whether
-        it was noted: then open a session. Raises OtherCluster and Unavailable.
+        """Reads the topic ids of the cluster that answers, and stores the id of the cluster if none is stored. Returns
+        whether it was stored: then open a session. Raises OtherCluster and Unavailable.
         """
         self.topic_ids = await self._source.topic_ids()
         state = session.record.state
@@ -65,8 +65,8 @@ class History:
         return True
 
     async def lost(self, session: Session) -> Lost:
-        """Returns what the topics have lost below the stored positions of partitions that wait for their position.
-        Raises Unavailable.
+        """Returns what the topics have lost below the stored positions of the partitions that wait for `seek`. Raises
+        Unavailable.
         """
         state = session.record.state
         former = {it.former_id for it in state.breaks if it.kind == "topic_recreated" and it.age < _BEHIND_SECONDS}
@@ -90,8 +90,8 @@ class History:
         return lost
 
     async def note(self, session: Session, lost: Lost) -> bool:
-        """Store these breaks. Returns False if another projector has changed the control record. It ends the session.
-        Raises Unavailable.
+        """Stores these breaks, which ends the session. Returns False if another projector has changed the control
+        record. Raises Unavailable.
         """
         if not await self._ledger.note(session, lost.breaks):
             return False
@@ -101,10 +101,10 @@ class History:
     async def _never_read(
         self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
     ) -> dict[Partition, int]:
-        """Returns the first offsets of the partitions of which Kafka has deleted records before this line read them.
+        """Returns the first offset of each partition whose records Kafka has deleted before this line read them.
 
-        While a shard is being filled, it misses nothing of a partition without a position, of which it holds nothing.
-        The positions move on with the next records.
+        A shard that is being filled holds nothing of a partition without a position, so it misses nothing of it. No
+        position is changed: the next records move it.
         """
         unpositioned = [at for at in self._source.unpositioned() if at.topic not in recreated]
         lowest = dict.fromkeys(self._ledger.unread(session, unpositioned), 0)
@@ -119,7 +119,9 @@ class History:
     async def _cut_off(
         self, session: Session, stored: breaks.AllPositions, recreated: Collection[str]
     ) -> tuple[list[Break], list[RewindRow]]:
-        """The partitions of this line whose log parts from what was read below a stored position."""
+        """Returns the breaks and rewinds of the partitions whose log differs from what was read, below a stored
+        position.
+        """
         highest = {
             partition: max(stored[partition], key=lambda position: position.offset)
             for partition in self._source.unpositioned()

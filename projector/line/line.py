@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 class Line:
     """Projects the topics of `kinds`. Call `run` once; `health` may be read from any thread.
 
-    A live line never ends by itself, except with Refused, for example if a topic has too many partitions: if there are
-    too many bad records, it halts until an operator intervenes, and a step that fails with an error that nobody
-    expected is tried again until it succeeds. With `ends`, `run` raises these errors instead.
+    A live line ends by itself only with Refused, for example if a topic has too many partitions. If there are too many
+    bad records, it halts until an operator intervenes. After an unexpected error, it tries the step again until it
+    succeeds. With `ends`, `run` raises these errors instead.
     """
 
     def __init__(
@@ -77,11 +77,12 @@ class Line:
         self._exchange = BackgroundCall(self._positions.exchange)
         self._guard = BadRecordGuard(policy.bad_share, policy.bad_row)
         self._fanning_out: Batch | None = None
-        """What was written, and is covered as soon as its fan-outs have ended."""
+        """The written batch whose fan-outs are under way. It is covered as soon as they have ended."""
         self._filling: Batch | None = None
-        """What was written since then. Its fan-outs begin after those before: changes of one contact share them."""
+        """The records written since then. Their fan-outs wait for those before, so that changes of one contact share
+        a fan-out."""
         self._round = 0
-        """The round of the positions that both belong to."""
+        """The `round` of the positions in which both were written."""
         self._checked_at = 0.0
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
@@ -96,7 +97,7 @@ class Line:
 
     @property
     def member_id(self) -> str:
-        """What the consumer group calls this line; empty if it is no member."""
+        """The name of this line in the consumer group; empty if it is no member."""
         return self._source.member_id
 
     def assigned(self) -> set[Partition]:
@@ -118,7 +119,7 @@ class Line:
                 except Superseded as error:
                     await self._wait_while_superseded(error, stop)
                 except SessionEnded:
-                    self._positions.reset()  # what has changed is logged as soon as the next session knows it
+                    self._positions.reset()  # the next session logs what has changed
                 except Refused:
                     raise
                 except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails
@@ -148,7 +149,7 @@ class Line:
 
     async def _step(self) -> None:
         """Project one batch, if there are records. Raises Unavailable, LineStopped, Superseded or Refused."""
-        self._accepted.forget(self._source.unpositioned())  # what is accepted there may be another list by now
+        self._accepted.forget(self._source.unpositioned())  # operators may have accepted other records meanwhile
         if difference := await self._positions.ensure_positioned():
             if difference.emptied:
                 self._metrics.count(REWINDS)
@@ -175,16 +176,16 @@ class Line:
         await self._check_every_second()
 
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
-        """Map these records and those of the next milliseconds, and write them. While fan-outs last, they are added to
-        what was written since those began. Whatever fails before a position covers them, all of them are read again.
+        """Maps and writes these records, and those that further polls return within 20 ms. While fan-outs are under
+        way, the records are added to `_filling`. If anything fails before a checkpoint, they are read again.
         """
         guard = self._fanning_out.guard if self._fanning_out else self._guard
         batch = self._filling or Batch(guard.fork(), self._policy, self._accepted.find, self._clock)
         while polled:
             counted = len(batch.counted)
             await self._write(polled, batch)
-            # What is accepted was learned when the line began to read a partition, and an operator may have accepted
-            # some of these records since: then the batch is read again, and does not count them.
+            # The accepted records were learned when the line began to read a partition. If an operator has accepted
+            # some of these since, the batch is read again, and does not count them.
             if await self._accepted.include_any(batch.counted[counted:]):
                 self._positions.reset()
                 return
@@ -196,10 +197,11 @@ class Line:
         self._filling = batch
 
     async def _cover_what_is_complete(self) -> None:
-        """Make a few steps of the fan-outs that are due, and store the positions after what needs no more of them.
+        """Makes steps of the fan-outs that are due, for about 5 ms. Stores the positions after a batch that has none
+        left.
 
-        Records of other organizations come between two steps, and do not wait for a contact with very many leads. What
-        they change is visible at once, and covered later.
+        Other records are written between two calls, so they do not wait for a contact with many leads. They are
+        visible at once, and covered later.
         """
         self._forget_former_batches()
         if self._fanning_out is None:
@@ -224,7 +226,7 @@ class Line:
         return True
 
     def _uncovered_ends(self) -> dict[Partition, int]:
-        """Returns the offsets behind what was written and is not covered."""
+        """Returns, for each partition, the offset behind the last record that was written and is not covered."""
         batches = (self._fanning_out, self._filling)
         return {partition: end for batch in batches if batch for partition, end in batch.ends().items()}
 
@@ -249,9 +251,9 @@ class Line:
     async def _start_over_if_history_was_lost(
         self, polled: dict[Partition, list[Record]], ends: dict[Partition, int]
     ) -> bool:
-        """Start over if these records do not follow on those that were applied, or written up to `ends`: they come from
-        another cluster or from before the position, a new leader has not all that the leader before it had, or records
-        between them were deleted. `Positions.ensure_positioned` finds out why. Returns whether it did.
+        """Starts over if these records do not follow those that were applied, or written up to `ends`. They may come
+        from another cluster, from before the position, or from a new leader that lacks records of the former one; or
+        records between may have been deleted. `Positions.ensure_positioned` finds out which. Returns whether it did.
         """
         if await self._source.is_elsewhere(self._positions.session.record.state.cluster):
             self._positions.reset()
@@ -264,8 +266,8 @@ class Line:
         return True
 
     async def _check_every_second(self) -> None:
-        """Compare the positions with Redis, with the readable ends and with the topics, and copy them to Kafka. What
-        has to be read for that is read while the next batches are written.
+        """Compare the positions with Redis, with the readable ends and with the topics, and copy them to Kafka. The
+        reads for that run in the background, while the next batches are written.
         """
         self._act_on(self._check.take_answer())
         if (answer := self._exchange.take_answer()) is not None:
@@ -299,19 +301,19 @@ class Line:
                     extra=self._fields() | {"partitions": count_by_topic(map(partition_named, fields))},
                 )
             case ControlChanged():
-                pass  # what has changed is logged as soon as the next session knows it
+                pass  # the next session logs what has changed
             case unknown:
                 assert_never(unknown)
         self._positions.reset()
         return False
 
     async def _on_revoked(self) -> None:
-        """Kafka is about to revoke partitions: let the current batch finish, then forget its positions."""
+        """Lets the current batch finish before Kafka revokes partitions, then forgets the positions."""
         async with self._covering:
             await self._positions.release()
 
     def _on_failure(self, error: Exception) -> None:
-        """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
+        """Returns to the stored positions, after a defect too: its cause may pass, and a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
             self.health.failed(error)
@@ -339,7 +341,7 @@ class Line:
         self._positions.reset()
 
     async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
-        """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
+        """Waits as a member of the group, so that no other projector gets the same bad records."""
         logged_at = -_LOG_HALT_SECONDS
         while not (stop.is_set() or await self._accepted.include_any(error.bad)):
             if self._clock.monotonic() - logged_at >= _LOG_HALT_SECONDS:
@@ -357,7 +359,7 @@ class Line:
             logger.info("bad records were accepted: the line resumes", extra=self._fields())
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
-        """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
+        """Leaves the partitions to newer programs until the newer generation is dropped, so that this one may write."""
         logger.warning(
             "the line is standing by: %s. Deploy the newer program here as well.", error, extra=self._fields()
         )
@@ -382,8 +384,8 @@ class Line:
 
 
 async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """Returns the bad records that become dead letters: none of a deleted organization, whose good records are dropped
-    as well. If the organization is recreated, its records are read again, and the bad ones are parked then.
+    """Returns these dead letters without those of deleted organizations, whose good records are dropped as well. If an
+    organization is recreated, its records are read again, and the bad ones are parked then.
 
     A bad record of the organization itself is always parked: it may have been meant to recreate the organization.
     Raises Unavailable.
@@ -397,7 +399,7 @@ async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> l
 
 
 def _report(parked: Sequence[DeadLetter]) -> None:
-    """Count and log dead letters that were stored. Very many bad records leave few log lines."""
+    """Counts dead letters that were stored, and logs the first ten."""
     for letter in parked:
         PARKED.labels(letter.topic, letter.fault.label if letter.fault else "other").inc()
     for letter in parked[:_LOGGED_BAD_RECORDS]:
@@ -415,7 +417,7 @@ def _report(parked: Sequence[DeadLetter]) -> None:
 async def erase_late(store: Store, parked: Sequence[DeadLetter]) -> None:
     """Add a job that erases these dead letters if their organization was deleted while they were being stored.
 
-    The erasure of the organization may have ended before. Raises Unavailable.
+    The erasure of the organization may have ended before they were stored. Raises Unavailable.
     """
     deleted = await _deleted_organizations(store, parked)
     if deleted:

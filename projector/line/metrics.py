@@ -1,4 +1,4 @@
-"""What a line counts. What it has not applied yet is measured from outside of it (`projector/health`)."""
+"""The metrics of a line. Its lag is measured from outside of it (`projector/health`)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -27,7 +27,7 @@ SAMPLED = instruments.counter(metrics.SAMPLED, REGISTRY)
 _RESULTS = ("written", "stale", "dropped", "dead")
 
 VERIFICATION: CollectorRegistry = instruments.new_registry("verify", str(VERSION))
-"""Of `verify --continuous`, which is a process of its own."""
+"""The metrics of `verify --continuous`, which is a process of its own."""
 
 VERIFIED = instruments.counter(metrics.VERIFIED, VERIFICATION)
 DIFFERENCES = instruments.counter(metrics.DIFFERENCES, VERIFICATION)
@@ -35,7 +35,7 @@ PASSES = instruments.counter(metrics.PASSES, VERIFICATION)
 
 _SAMPLE_SECONDS = 1.0
 _MAX_SAMPLE_BYTES = 8192
-"""Of a value. To look for fields in a larger one may take milliseconds."""
+"""The largest value in a sample. To look for fields in a larger one may take milliseconds."""
 KNOWN, UNKNOWN = "known", "unknown"
 
 
@@ -64,7 +64,7 @@ class LineMetrics:
 
 
 class Sample:
-    """Takes at most one record of each topic in a second, so that the cost of a look does not depend on the rate."""
+    """Takes at most one record of each topic per second, so that the cost does not depend on the rate of records."""
 
     def __init__(self) -> None:
         self._next: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""How fast a line writes. Redis is single-threaded, so API reads queue behind what the line has in flight."""
+"""Limits how fast a line writes. Redis is single-threaded, so API reads queue behind what the line has in flight."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from schemas import names
 from schemas.settings import ProjectorSettings
 
 _BACKLOG_RECORDS = 1000
-"""If a poll returns this many, they have waited. Without a backlog, it returns those of a few milliseconds."""
+"""A poll that returns this many records meets a backlog. Otherwise it returns those of a few milliseconds."""
 _PATIENCE_SECONDS = 60.0
 # A replay runs at full rate after 5 seconds without API traffic. Requests that resume are noticed half a second later.
 _IDLE_SECONDS, _REFRESH_SECONDS = 5.0, 0.5
@@ -39,10 +39,11 @@ YIELDING_ON_CLUSTER = Pace(slice_records=15, slices_in_flight=1, max_documents=5
 
 
 class Pacer:
-    """Makes a line yield to readers: it writes little at once while the API answers requests. Its methods never raise.
+    """Makes a line yield to readers: it writes small slices while the API answers requests. Its methods never raise.
 
-    It does so for polls of `backlog` records or more, for up to `patience` seconds of such polls, and until nobody
-    has read for `idle` seconds. While the p99 of the API exceeds `limit` seconds, it also pauses before each slice.
+    It yields for polls of `backlog` records or more, for up to `patience` seconds of such polls in a row, and until the
+    API has answered no request for `idle` seconds. While the p99 of the API exceeds `limit` seconds, it also pauses
+    before each slice.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class Pacer:
 
     @property
     def yields(self) -> bool:
-        """Whether the API answers requests, as far as this was read."""
+        """True if the API answers requests, or did so within `idle` seconds, according to the last reading."""
         return self._store is not None and (self._answers or self._clock() - self._answered_at < self._idle)
 
     async def pace(self, records: int) -> Pace:
-        """Returns the pace for this number of records, which a poll has returned."""
+        """Returns the pace for a poll that has returned this number of records."""
         if self._store is None or records < self._backlog:
             self._behind_since = None
             return FULL

@@ -14,7 +14,7 @@ from projector.record import Partition, Record
 _NEW_MS = 60_000
 """An older record may have been published before partitions were added."""
 _LASTS_SECONDS = 600.0
-"""For how long a topic is named after its last such record."""
+"""A topic is named for this time after its last such record."""
 
 
 class Placement:

@@ -1,4 +1,4 @@
-"""How much a line takes at once, how long it waits, and when it halts."""
+"""The limits of a line: how many records it takes at once, how long it waits, and when it halts."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from schemas.settings import ProjectorSettings
 
 
 class Clock(Protocol):
-    """What the module `time` has: seconds from any beginning, and seconds since 1970."""
+    """Tells the time as the module `time` does: in seconds from any beginning, and in seconds since 1970."""
 
     def monotonic(self) -> float: ...
 
@@ -21,31 +21,31 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     batch_records: int
     """The line takes in no more polls after this many records."""
     bad_share: float
-    """The line halts if a larger share of the last 1000 records is bad,"""
+    """The line halts if a larger share of the last 1000 records is bad."""
     bad_row: int
-    """or if this many consecutive records are."""
+    """The line halts after this many consecutive bad records."""
     poll: float = 0.5
-    """How long a poll waits for records."""
+    """The longest time that a poll waits for records."""
     batch: float = 0.02
-    """How long a batch takes in further polls, and waits for them: each record is written at once, and visible from
-    then on, but a checkpoint for every few of them would take as long as to write them."""
+    """The time for which a batch takes in further polls. Each record is written at once, and visible from then on, but
+    a checkpoint for every few records would take as long as their writes."""
     slice: float = 0.01
-    """How long records are decoded at once: the event loop does nothing else meanwhile."""
+    """The time for which records are decoded at once: the event loop does nothing else meanwhile."""
     fan_out: float = 0.005
-    """How long the line makes steps of fan-outs before it polls again."""
+    """The time for which the line makes steps of fan-outs before it polls again."""
     check: float = 1.0
     """The time between two comparisons of the positions with Redis and Kafka."""
     first_pause: float = 0.1
-    """The pause after a failure. It doubles with each failure, so that the first attempt after an outage applies what
-    was published meanwhile, such as the revocation of a key,"""
+    """The pause after the first failure. It doubles with each further one."""
     longest_pause: float = 1.0
-    """up to this while Redis or Kafka is not available,"""
+    """The longest pause while Redis or Kafka is not available. It is short: what was published during an outage, such
+    as the revocation of a key, waits for the next attempt."""
     longest_pause_after_defect: float = 5.0
-    """and up to this after another error."""
+    """The longest pause after another error."""
     halted: float = 2.0
-    """The time between two looks whether an operator has accepted bad records,"""
+    """The time between two checks of a halted line for accepted bad records."""
     superseded: float = 1.0
-    """and whether the newer program is gone."""
+    """The time between two attempts of a line that stands by to write again."""
 
     @classmethod
     def of(cls, settings: ProjectorSettings) -> "Policy":

@@ -52,8 +52,8 @@ class Positions:
         self._history = History(line, source, ledger)
         self.offsets: dict[Partition, int] = {}
         self.round = 0
-        """Another one after each return to the stored positions: what was written before, and is not covered, is read
-        again."""
+        """Increases with each return to the stored positions: records that were written before, and are not covered,
+        are read again."""
 
     @property
     def session(self) -> Session:
@@ -64,7 +64,7 @@ class Positions:
 
     async def ensure_positioned(self) -> Revision | None:
         """Open a session if there is none, or if partitions are new to this line, and seek these to their stored
-        positions. Positions in topics that have lost their history are taken back before. Usually there is nothing to
+        positions. Positions in topics that have lost their history are taken back first. Usually there is nothing to
         do.
 
         Returns how the control record differs from that of the session before; None if it does not. Raises Superseded,
@@ -101,8 +101,8 @@ class Positions:
         logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": count_by_topic(used)})
 
     async def _open(self) -> None:
-        """Open a session, instead of the present one if there is one. If the control record has changed since that one
-        was opened, all partitions have to be positioned again.
+        """Opens a session, and closes the former one. If the control record has changed since that one was opened, all
+        partitions have to be positioned again.
         """
         before, session = self._session, await self._ledger.open()
         if before:
@@ -113,8 +113,8 @@ class Positions:
         self._session = session
 
     def keep_assigned(self) -> None:
-        """Forget partitions that belong to another projector by now. While the group rebalances, partitions that were
-        revoked still count as assigned.
+        """Forgets partitions that are no longer assigned. During a rebalance, revoked partitions still count as
+        assigned.
         """
         assigned = self._source.assigned()
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in assigned}
@@ -122,8 +122,8 @@ class Positions:
     def ahead_of(
         self, polled: Mapping[Partition, Sequence[Record]], ends: dict[Partition, int]
     ) -> dict[Partition, int]:
-        """Returns the position of each partition whose first record here comes from before that position. The log has
-        ended below it, so it was read again from an earlier offset. `ends` are positions that are not stored yet.
+        """Returns the position of each partition whose first polled record lies before that position: the log has ended
+        below it, so an earlier offset was read. `ends` are positions that are not stored yet.
         """
         at = self.offsets | ends
         return {
@@ -135,7 +135,7 @@ class Positions:
     async def start_over(self, before: Mapping[Partition, int]) -> None:
         """Read again, because Kafka has returned records from before these positions.
 
-        If nothing tells why, these positions are discarded.
+        If no break explains that, these positions are discarded.
         """
         self._source.reset(before)
         await self._open()  # the present session has the positions with which it began
@@ -144,8 +144,8 @@ class Positions:
         self.reset()
 
     async def _take_back(self) -> bool:
-        """Take back stored positions that say nothing about their topic any more, after noting that in the control
-        record. Returns whether there were any: then open a session.
+        """Notes breaks in the control record, then takes back the stored positions that say nothing about their topic
+        any more. Returns whether the control record has changed: then open a session.
         """
         if await self._history.learn_cluster(self.session):
             return True
@@ -158,11 +158,11 @@ class Positions:
         return True
 
     def are_of_former_topics(self, topic_ids: Mapping[str, str]) -> bool:
-        """Returns whether a topic has another id than when this line sought its positions, or the cluster has."""
+        """Returns whether the id of a topic or of the cluster has changed since this line sought its positions."""
         return self._history.has_changed(self._session, topic_ids)
 
     async def discard_stored(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Discard, in Redis, the positions of partitions that end before them, although nothing tells why.
+        """Discards, in Redis, positions that lie behind the end of their partition, although no break explains it.
 
         Returns `NOTHING_STORED` for each of these partitions.
 
@@ -179,9 +179,7 @@ class Positions:
     async def cover(
         self, advances: Mapping[Partition, Advance], dead_letters: Sequence[DeadLetter] = ()
     ) -> Checkpointed:
-        """Store new positions, with the ids of the topics and the leader epochs, together with these dead
-        letters.
-        """
+        """Stores new positions, with topic ids and leader epochs, together with these dead letters."""
         advances = {at: Advance(it.expected, self._whole(at, it.position)) for at, it in advances.items()}
         outcome = await self._ledger.cover(self.session, advances, dead_letters)
         if isinstance(outcome, Covered):
@@ -195,8 +193,8 @@ class Positions:
         return replace(position, leader_epoch=self._source.leader_epoch(partition), topic_id=topic_id)
 
     async def check(self) -> Checkpointed | None:
-        """Compare with what Redis holds. Returns None if nothing has changed, and if there is another session by then:
-        it has read the control record itself.
+        """Compares the positions with what Redis holds. Returns None if nothing has changed, or if there is another
+        session by then: it has read the control record itself.
 
         Without this, a line that has no new records would not notice a rebuild, a drop, or lost writes.
         """

@@ -32,8 +32,8 @@ MAX_DOCUMENTS = 20
 """Default for the maximum number of documents per script call. Redis is single-threaded: larger calls delay readers,
 smaller ones cost more per document."""
 MAX_LEADS = 100
-"""Maximum number of leads that one call updates with the summary of their contact. At most the LIMIT in
-`index_repair.lua`: a fan-out takes fewer leads than this as the last ones."""
+"""Maximum number of leads that one call updates with the summary of their contact. It must not exceed the LIMIT
+in `index_repair.lua`: a fan-out that gets fewer leads than this takes them as the last ones."""
 T = TypeVar("T")
 
 
@@ -120,7 +120,7 @@ def groups(
 def put_documents(
     resource: Resource, intents: Sequence[PutOrDelete], generations: Generations, *, overwrite_equal: bool = False
 ) -> Command:
-    """Write documents of a resource, or leave markers in place of deleted ones."""
+    """Returns the call that writes documents of a resource, or markers in place of deleted ones."""
     if resource is LEAD:
         return _put_leads(intents, generations, overwrite_equal=overwrite_equal)
     owners = [names.organization(intent.organization_id) for intent in intents]
@@ -181,7 +181,7 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
 
 
 def _repeats(keys: list[bytes]) -> bool:
-    """Returns whether a name is there twice: Redis would need longer to find out."""
+    """Returns whether a name occurs twice: Redis would need longer to find out."""
     return len(set(keys)) < len(keys)
 
 
@@ -206,7 +206,7 @@ def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equ
 
 
 def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) -> Command:
-    """Remove a lead from the index of its former contact."""
+    """Returns the call that removes a lead from the index of its former contact."""
     owner = names.organization(lead.organization_id)
     keys = []
     for generation in generations:
@@ -215,13 +215,13 @@ def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) 
 
 
 def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
-    """Read which leads of a contact contain an old summary."""
+    """Returns the call that reads which leads of a contact contain an old summary."""
     owner = names.organization(organization_id)
     return scripts.pending_leads(organization=owner, contacts=contact_keys(owner, contact_id, generations))
 
 
 def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:
-    """Put the present summaries into all these leads: many contacts per call, and at most `MAX_LEADS` leads."""
+    """Yields the calls that put the present summaries into these leads: at most `MAX_LEADS` leads in each."""
     batch: list[Fan] = []
     for fan in _sliced(fans):
         full = sum(len(other.lead_ids) for other in batch) + len(fan.lead_ids) > MAX_LEADS

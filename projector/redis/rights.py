@@ -1,7 +1,7 @@
-"""Which commands of Redis each program needs, and which of them its user may not run.
+"""Checks which of the Redis commands that a program needs its user may not run.
 
-`deploy/redis-users.conf.example` grants these. The check has a connection of its own, because the user of the API may
-not run what the projector asks with each of its connections.
+`deploy/redis-users.conf.example` grants all of them. The check has a connection of its own, because the user of the
+API may not run what the projector asks with each of its connections.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from schemas.settings import RedisSettings
 _SECONDS = 3.0
 
 _KEY = names.tagged("0" * 22).decode()
-"""The name of an organization that nobody has: the API's user may read only what belongs to one."""
+"""The name of an organization that does not exist: the API's user may read only keys of organizations."""
 _LIMIT = _KEY + "q"
 _USAGE = _KEY + "u"
 _LATENCY, _WRITERS = names.LATENCY.decode(), names.WRITERS.decode()
@@ -33,7 +33,7 @@ SERVES = (
     ("get", names.AS_OF.decode()),
     *(("hgetall", _WRITERS), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
 )
-"""What the API needs."""
+"""The commands that the API needs."""
 
 PROJECTS = (
     *(("get", _KEY), ("getrange", _KEY, "0", "1"), ("set", _KEY, "1"), ("setrange", _KEY, "0", "1"), ("del", _KEY)),
@@ -56,11 +56,11 @@ PROJECTS = (
     *(("info",), ("ping",), ("time",), ("select", "0"), ("client", "setname", "x"), ("client", "list")),
     ("client", "kill", "id", "1"),
 )
-"""What the projector and its commands need."""
+"""The commands of Redis that the projector and its commands need."""
 
 CLUSTERED = (("cluster", "slots"), ("asking",))
 BEHIND_SENTINELS = (("role",),)
-"""What both need beyond that."""
+"""The commands that both need in addition, on a cluster or behind Sentinels."""
 
 
 class Rights(Struct, frozen=True):

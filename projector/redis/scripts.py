@@ -32,7 +32,7 @@ class EndRow(NamedTuple):
 
 
 class CompleteRow(NamedTuple):
-    """For how many ms Kafka keeps the deletions of a topic, and three moments in ms since 1970, 0 for none."""
+    """The ms for which Kafka keeps the deletions of a topic, and three moments in ms since 1970, 0 for none."""
 
     topic: str
     kept: int
@@ -42,7 +42,7 @@ class CompleteRow(NamedTuple):
 
 
 class RewindRow(NamedTuple):
-    """What is taken back of a partition."""
+    """The row that takes back the position of a partition (`rewind.lua`)."""
 
     partition: str
     topic_id: str

@@ -43,17 +43,17 @@ _REDIRECT_PAUSE = 0.02
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 _LOOK_SECONDS = 0.9
 _RENEW_SECONDS = 30.0
-"""How often another connection is opened, although there is one: the address may lead to another server by now, while
-the former one still lives, as after a promotion by hand. That server has another replication id."""
+"""After this time another connection is opened, although there is one: the address may lead to another server by now,
+while the former one still runs, as after a promotion by hand. The new server has another replication id."""
 _ASKING, _SLOTS = pack((b"ASKING",)), (b"CLUSTER", b"SLOTS")
 _INFO = pack((b"INFO", b"replication"))
 
 
 class Fence(Protocol):
-    """What a session (`projector/ledger/ledger.py`) knows about the connections it may use."""
+    """The connections that a session (`projector/ledger/ledger.py`) may use."""
 
     opened: int
-    """How many connections the program had opened when the session began. Later ones have a higher number."""
+    """The number of connections that the program had opened when the session began. Later ones have higher numbers."""
     confirmed: set[int]
     """The numbers of the later connections that were confirmed: `drop` will find them, as it finds the earlier ones."""
 
@@ -140,8 +140,8 @@ class Node:
             return await self._exchange(opened, packed, replication_epoch, fence)
 
     async def ask(self, *words: Any) -> Any:
-        """Returns the reply to a single command about the server: no session depends on it, so that it is not what
-        finds out about another replication id. Raises Unavailable.
+        """Returns the reply to a single command about the server. No session depends on it, so it does not count a new
+        replication id. Raises Unavailable.
         """
         with _errors():
             return good(await self._exchange(await self._take(), [pack(words)]))[0]
@@ -215,7 +215,7 @@ class Node:
         opened.connection.close(reason)
 
     async def _prove(self, connection: Connection) -> bytes:
-        """Returns the replication id of the server, after the connection has its name."""
+        """Sets the name of the connection, and returns the replication id of its server."""
         await connection.call((b"CLIENT", b"SETNAME", self._client_name))
         return fields(await connection.call_packed(_INFO))["master_replid"].encode()
 
@@ -230,7 +230,7 @@ def _errors() -> Iterator[None]:
 
 
 _IN_A_SCRIPT = "can't run this command"
-"""What Redis says instead of NOPERM if a script calls what its user may not."""
+"""The text that Redis sends instead of NOPERM if a script calls a command that its user may not run."""
 
 
 def good(replies: list[Any]) -> list[Any]:
@@ -259,7 +259,7 @@ class OneServer:
     """A single server, or the master that Sentinels monitor. Every method may raise Unavailable."""
 
     sharded = False
-    """Whether there are several servers, each with a part of the keys."""
+    """True if there are several servers, each with a part of the keys."""
 
     def __init__(self, where: Address | Sentinels, client_name: str, timeout: float) -> None:
         """All connections have the name. `timeout`, in seconds, applies to each of them (`Node`)."""
@@ -331,7 +331,7 @@ class Cluster:
     async def send(
         self, requests: Sequence[RoutedCommand], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
-        """Redirected requests are sent again, to the right primary."""
+        """Sends redirected requests again, to the right primary, for up to 5 seconds."""
         await self._refresh_map()
         replies: list[Any] = [None] * len(requests)
         routes = [_Route(number, request, self.node(request.key)) for number, request in enumerate(requests)]

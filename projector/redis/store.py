@@ -1,9 +1,8 @@
-"""Redis, as the projector uses it: it runs scripts and plain commands in pipelines, says what the servers are like,
-and adds jobs.
+"""Runs scripts and plain commands of Redis in pipelines, reports the state of its servers, and adds jobs.
 
 Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as the projector's own
-Unavailable. The commands may or may not have been executed. It is safe to repeat them, because every write compares
-versions.
+Unavailable. Then the commands may or may not have been executed. It is safe to repeat them, because every write
+compares versions.
 """
 
 import asyncio
@@ -35,12 +34,12 @@ SLICE = 100
 TIMEOUT = 10.0
 """Seconds to connect, and to send a pipeline and receive all of its replies."""
 _PING_SECONDS = 0.8
-"""Which servers do not answer is found out while somebody waits for the status."""
+"""A server that does not answer within this time is silent. An operator waits for the result."""
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """The memory of one Redis server, in bytes; `limit` is 0 if there is none. `at_start` was used without any key,
-    `resident` is what the system has given it, of the `machine`'s memory.
+    """The memory of one Redis server, in bytes; `limit` is 0 if there is none. `at_start` is what it uses without any
+    key, `resident` what the system has given it, `machine` the memory of the machine.
     """
 
     used: int
@@ -68,7 +67,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def evicts(self) -> bool:
-        """Whether documents may be evicted. The policies volatile-* evict only what expires, and no document does."""
+        """True if documents may be evicted. The policies volatile-* evict only what expires, and no document does."""
         return self.policy.startswith("allkeys-")
 
 
@@ -88,10 +87,10 @@ class Store:
         """
         self.writer_id = writer_id
         self.compresses = isinstance(settings, ProjectorSettings) and settings.compression == "zstd"
-        """Whether documents are written compressed."""
+        """True if documents are written compressed."""
         self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator", timeout)
         self.sharded = self._servers.sharded
-        """Whether there are several servers, each with a part of the keys."""
+        """True if there are several servers, each with a part of the keys."""
         self._clustered: bool | None = True if self.sharded else None
         self.beginning = asyncio.Lock()
         """Held while this program begins a control record."""
@@ -183,8 +182,8 @@ class Store:
         return [str(node) for node, is_one in zip(nodes, silent, strict=True) if is_one], len(nodes)
 
     async def refusal(self, keys: Iterable[bytes]) -> str:
-        """Returns why the servers of these keys refuse writes; nothing if they do not. The keys never expire, so that
-        PERSIST changes nothing. Raises Unavailable.
+        """Returns why the servers of these keys refuse writes; nothing if they do not. Sends PERSIST, which changes
+        nothing, because the keys never expire. Raises Unavailable.
         """
         try:
             replies = await self._servers.send([RoutedCommand(key, pack((b"PERSIST", key))) for key in keys])

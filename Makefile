@@ -35,14 +35,14 @@ run: $(VENV)/run.stamp
 
 # For each edit: the tests that need no server and no other program, in seconds.
 unit: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests/unit -m "not heavy and not long and not counted" --numprocesses 2 --dist loadfile $(ARGS)
 
 # Five processes for two cores, because the tests wait for most of their time, for servers that start, fail and recover.
 # Without reordering, files with whole installations come first (tests/conftest.py), and the small files of tests/unit
 # last, so that all processes end at about the same time.
 test: check $(OLDEST_REDIS)
 	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser \
-		and not kubernetes and not troubles" \
+		and not kubernetes and not troubles and not counted" \
 		--numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, chaos, and what is counted in instructions.

@@ -11,7 +11,7 @@ TOOL = "$(PYTHON)" -m venv --without-pip $(1) && \
 	$(BIN)/python -m pip --python $(1) install --quiet --disable-pip-version-check
 REFERENCE = build/reference
 
-.PHONY: test-images troubles versions clients browser screenshots docs-test lint wire rolling fuzz mutants model \
+.PHONY: test-images troubles versions clients browser screenshots docs-test lint wire rolling fuzz linear mutants model \
 	kubernetes ci ci-versions ci-rolling ci-release
 
 # Builds the images and runs compose.yaml with them. Needs Docker or Podman (CONTRIBUTING.md); elsewhere it is skipped.
@@ -88,6 +88,11 @@ rolling: $(VENV)/dev.stamp
 # `make test` includes a few seconds. This one lasts as long as you choose: ARGS="kafka events --seconds 3600 --seed 1".
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# Counts whether twice the input takes twice the instructions, of every reader and every expression. `make test` compares
+# times. A quarter of an hour. Needs Valgrind.
+linear: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests/unit/test_linear.py -m counted $(ARGS)
 
 # Whether the tests notice small changes of the program. An hour or more; the name of an area takes minutes: ARGS="line".
 mutants: $(VENV)/dev.stamp

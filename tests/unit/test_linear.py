@@ -103,7 +103,7 @@ def factor_of(worst: Worst) -> int:
     return 4 if worst.name.startswith(("integers", "quotes: ", "the names of many", "the short names of many")) else 1
 
 
-@pytest.mark.long
+@pytest.mark.counted
 def test_twice_the_input_takes_twice_the_instructions() -> None:
     """Counted, so that the answer is the same on every machine."""
     installed("valgrind", "valgrind")

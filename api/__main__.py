@@ -65,8 +65,8 @@ def _run(settings: ApiSettings) -> int:
 
 @contextmanager
 def _directory() -> Iterator[Path]:
-    """Yields a directory for the counters of the workers, and removes it at the end. It is locked. Those that killed
-    APIs have left are not, so they are removed, too.
+    """Yields a locked directory for the counters of the workers, and removes it at the end. Removes those of killed
+    APIs as well: nobody locks them any more.
     """
     for left in Path(gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError), _locked(left):

@@ -30,7 +30,7 @@ class Api(Starlette):
     """
 
     def __init__(self, settings: ApiSettings, snapshots: Path | None = None) -> None:
-        """It writes its counters into the directory `snapshots`, for the exporter. It has to be made in an event loop.
+        """Has to be called in an event loop. The counters go into the directory `snapshots`, for the exporter.
 
         Raises AddressError.
         """
@@ -69,9 +69,9 @@ class Api(Starlette):
 
 
 class Endpoint:
-    """An endpoint that is called as ASGI says, and answers as only the Edge understands: take its request, compute the
-    response or report the error, send it, count it. Starlette's Request, Response and middleware would halve the
-    throughput of documents.
+    """An endpoint that is called as ASGI says, but whose response only the Edge can send. It computes the response or
+    reports the error, sends it and counts it. Starlette's Request, Response and middleware would halve the throughput
+    of documents.
 
     `route` is the name of the endpoint in the metrics, `path` its path in the log: for documents a template.
     """
@@ -91,8 +91,8 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - it is logged, a defect with its traceback
             request.error = as_unavailable(error)
             response = error_response(request.error, request.id, self._worker.settings.docs_url)
-        # On the way in this is ASGI, on the way back it is not: the whole response is one message, which only the Edge
-        # can send. Starlette passes it on, and looks at its type alone.
+        # The call is ASGI, the answer is not: the whole response is one message, which only the Edge can send.
+        # Starlette passes it on, and looks only at its type.
         await send({"type": "http.response.start", "request": request, "response": response})
         status, seconds = response.status, perf_counter() - started - request.waited
         self._counters.count(status, seconds)

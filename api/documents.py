@@ -9,7 +9,7 @@
     7   both rate limits allow the request                  429 rate_limit_exceeded
     8   the id is a UUID                                    400 invalid_id
     9   the record exists in this organization              404 not_found
-    10  `If-None-Match` does not name what it is now        304
+    10  `If-None-Match` does not name its present ETag      304
 
 Before row 5, Redis has to answer, and to hold the whole projection: otherwise 503 service_unavailable.
 """
@@ -71,7 +71,7 @@ class Documents:
         return self._response(await self._reply(worker, request))  # rows 5 to 10
 
     async def _reply(self, worker: Worker, request: Request, *, paid_by: Credentials | None = None) -> Reply:
-        """Returns the reply of Redis to a request. One that is `paid_by` this caller already is not charged."""
+        """Returns the reply of Redis to a request. Nothing is charged if `paid_by` names the caller: it has paid."""
         try:
             if paid_by is None:
                 caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
@@ -126,7 +126,7 @@ class Documents:
         if caller is None:
             caller = request.caller = credentials(authorization)
             trial = await worker.keys.admit(caller, request)
-            # Those who make up keys that name an organization must not use up the turns of those who have one.
+            # Made-up keys that name an organization must not use up the turns of its real keys.
             queue = _UNTRIED + caller.organization_tag
         else:
             request.caller = caller

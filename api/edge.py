@@ -2,16 +2,16 @@
 on the head and no body on GET and HEAD. Every refusal is answered in JSON.
 
 No byte of a body is read, nor anything behind it: a request with a body is the last one of its connection. Bodies and
-trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of a GET in chunks, the line
-that begins its first chunk is read, because proxies make an empty body in chunks of what had no body in HTTP/2.
+trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of a chunked GET, the line
+that begins its first chunk is read: proxies turn an HTTP/2 request without a body into one with an empty chunked body.
 
 Of pipelined requests, one is parsed and answered at a time. The rest stays unparsed, and nothing more is read from the
 socket meanwhile. The next one begins once the former response is in the kernel's send buffer: a connection holds one
 response at most (`UnreadResponses`).
 
-A refusal ends the connection, and so does the response to a request that wants no other one: the server's side is
-closed, and what still arrives is discarded for a moment. Closing at once would reset the connection, and the client
-might never read the response. Nor would a connection count any more whose bytes the kernel still holds.
+A refusal ends the connection, and so does the response to its last request: the server's side is closed, and what still
+arrives is discarded for a second or longer. Closing at once would reset the connection, and the client might never read
+the response. It would also stop counting a connection whose bytes the kernel still holds.
 
 A connection that is lost leaves nothing behind: no timer, and no cycle of references that only a garbage collection
 would find. Between two requests it holds neither headers nor a key.
@@ -44,11 +44,11 @@ from api.request import REPEATED, Request, Response, encode_head, error_response
 from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
-"""Of each worker. The connections of 4,096 clients that wait take about 30 MiB."""
+"""For each worker. The connections of 4,096 waiting clients take about 30 MiB."""
 SEND_BUFFER = 128 * 1024
-"""Bytes that the kernel takes for what a client has not read, with its own structures: there is room for at least half
-as many bytes of responses. By itself, this buffer would grow up to 4 MB. It holds more than one segment of the loopback
-device (64 KiB): with less, each part of a large response would wait 40 ms for an acknowledgement."""
+"""Bytes of the kernel's buffer for what a client has not read. At most half of them are the kernel's own structures,
+the rest is for responses. Without this limit, the buffer would grow up to 4 MB. It holds more than one segment of the
+loopback device (64 KiB): with less, each part of a large response would wait 40 ms for an acknowledgement."""
 RECEIVE_BUFFER = 32 * 1024
 """Likewise for what a client has sent and this worker has not read, because it answers a former request."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
@@ -78,9 +78,9 @@ logger = logging.getLogger(__name__)
 class UnreadResponses:
     """The responses that wait in this worker until their clients read on.
 
-    If there are too many bytes, the connection whose response has waited longest is closed, among those of the
-    organization that holds the most. So clients that do not read harm others of their own organization at most. The
-    responses without an organization, such as the OpenAPI document, count as those of one more.
+    If they have more than `most` bytes, the organization that holds the most loses the connection whose response has
+    waited longest. So clients that do not read harm only others of their own organization. Responses without an
+    organization, such as the OpenAPI document, count as those of one more.
     """
 
     def __init__(self, most: int = MAX_UNREAD_BYTES) -> None:
@@ -152,7 +152,7 @@ class Edge(asyncio.Protocol):
     """Maximum time between two requests (LEADVIEW_API_KEEP_ALIVE). It has to be longer than a reverse proxy keeps an
     idle connection. Otherwise the proxy could send a request on a connection that the API is closing."""
     linger_seconds: ClassVar[float] = 1.0
-    """How long what a client sends after the last response is discarded, at least."""
+    """Minimum time for which what a client sends after the last response is discarded."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Edge(asyncio.Protocol):
         self.waiting_since: float | None = None
         """When it began to wait for its client, by the clock of the event loop; None if it does not wait."""
         self._waits_until = 0.0
-        self._closes_until: float | None = None  # then it is closed though the client has not taken everything
+        self._closes_until: float | None = None  # closed then, even if the client has not taken everything
         self._timer: asyncio.TimerHandle | None = None
         self._received = b""  # is parsed from `_place` on, once the present request is answered
         self._place = 0
@@ -232,8 +232,8 @@ class Edge(asyncio.Protocol):
     def _wait(self, seconds: float) -> None:
         """Give the client this number of seconds. A wait that has begun before keeps its time.
 
-        The timer stays when a wait ends, because to set one for each request takes long. When it fires, `_on_timer`
-        sets it for the wait of that moment, which usually ends later.
+        The timer stays when a wait ends, because setting one for each request is slow. When it fires, `_on_timer` sets
+        it again for the present wait, which usually ends later.
         """
         if self.waiting_since is None:
             self.waiting_since = self.loop.time()
@@ -337,7 +337,7 @@ class Edge(asyncio.Protocol):
         return is_last
 
     def on_url(self, url: bytes) -> None:
-        """The parser calls this, and the methods `on_…` that follow."""
+        """Called by the parser, like the methods `on_…` that follow."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -404,7 +404,7 @@ class Edge(asyncio.Protocol):
         """Returns whether the body of a GET is known to be empty; False while the line that begins its first chunk is
         not complete (RFC 9112, section 7.1). Raises BodyNotAllowed, BadRequest and HeadTooLarge.
 
-        A client that asks for a "100 Continue" waits with the body, and would wait for ever: none is wanted.
+        A request with `Expect` is refused: the client would wait for a "100 Continue" that is never sent.
         """
         if b"transfer-encoding" not in self._headers or b"expect" in self._headers:
             raise BodyNotAllowed
@@ -437,7 +437,7 @@ class Edge(asyncio.Protocol):
 
     async def _send(self, message: Any) -> None:
         """Take the only message of a response: an `http.response.start` with the whole `response` (`api/app.py`). It is
-        written at once: before, the client had taken all former responses.
+        written at once, because the client has taken all former responses.
 
         Raises KeyError for any other message. Only Starlette sends one, to answer a defect by itself, in plain text.
         The error prevents that, and `_serve` answers in JSON.
@@ -490,13 +490,13 @@ class Edge(asyncio.Protocol):
             self._close_gently()
 
     def pause_writing(self) -> None:
-        """A part of a response did not fit into the send buffer."""
+        """Called by asyncio: a part of a response did not fit into the send buffer."""
         self._writing_paused = True
         self._wait(self.stalled_seconds)
         self.unread.add(self, self._organization, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """The rest of it did."""
+        """Called by asyncio: now the rest of the response is in the send buffer."""
         self._writing_paused = False
         self.unread.remove(self)
         if self._reading_done or self._transport.is_closing():
@@ -509,10 +509,10 @@ class Edge(asyncio.Protocol):
             self._wait(self.idle_seconds)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
+        """Called by asyncio: the client sends nothing more. If it still waits for a response, that is the last one."""
         if self._request is not None:
             self._keep_alive = False
-            self._stop_waiting()  # the connection may be closed: who has closed only its half gets an answer now
+            self._stop_waiting()  # a client that has closed only its half of the connection gets its answer now
         elif self._in_kernel():
             self._close_gently()
         else:
@@ -557,5 +557,5 @@ class Edge(asyncio.Protocol):
 
 
 async def _receive() -> dict[str, Any]:
-    """No request has a body."""
+    """Returns an empty body: no request has one."""
     return {"type": "http.request", "body": b"", "more_body": False}

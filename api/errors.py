@@ -36,7 +36,7 @@ class ApiError(Exception):
     status: ClassVar[int] = _INTERNAL.status
     message: ClassVar[str] = _INTERNAL.message
     retry_after: int = 0
-    """After so many seconds the same request succeeds, or may succeed; 0 if it does not."""
+    """Seconds after which the same request succeeds, or may succeed; 0 if it does not."""
     headers: bytes = b""
     """The lines that the response has beside the usual headers."""
 
@@ -65,7 +65,7 @@ class NoSuchPath(Refused, code="not_found"):
 
 
 class MethodNotAllowed(Refused, code="method_not_allowed"):
-    """The path exists, and is only read."""
+    """The path exists, but can only be read."""
 
 
 class MissingApiKey(Refused, code="missing_api_key"):
@@ -91,7 +91,7 @@ class NoSuchRecord(Refused, code="not_found"):
 
 
 class BadRequest(Refused, code="bad_request"):
-    """What was received is not valid HTTP/1.1."""
+    """The received bytes are not valid HTTP/1.1."""
 
 
 class BodyNotAllowed(Refused, code="body_not_allowed"):

@@ -34,7 +34,7 @@ class WorkersCollector(Collector):
         workers = read_snapshots(self._snapshots)
         yield _requests(workers)
         yield _latency(workers)
-        # Every reason is there from the beginning, because an increase from nothing is none to Prometheus.
+        # Every reason is exported from the start: Prometheus sees no increase when a series begins with 1.
         errors: dict[tuple[str, ...], float] = {
             (kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(ErrorKind)
         }
@@ -52,8 +52,8 @@ class WorkersCollector(Collector):
         yield family(metrics.SERVED_AGE, _served_age(workers))
 
     def health(self) -> HealthAnswer:
-        """Whether at least one worker is ready, and none reports a problem. Why one is not ready is known to the
-        workers: `/readyz` on their port.
+        """Returns healthy if at least one worker is ready, and none reports a problem. Only the workers know why one is
+        not ready: `/readyz` on their port.
         """
         workers = read_snapshots(self._snapshots)
         problems = [words for name, words in _WORDS.items() if any(name in worker.problems for worker in workers)]

@@ -1,8 +1,8 @@
 """The API keys that callers sent lately: a key that was valid is used at once, any other one is tried first.
 
 Redis is asked for the same key once at a time, and not again for half a second after it refused the key. So unknown
-keys cost little, as often as they are sent, and `Guesses` limits how many of them a client may try. A key that was
-valid when it was used last is not affected. No key is kept, only hashes. Each worker knows what it has seen itself.
+keys cost little, however often they are sent, and `Guesses` limits how many of them a client may try. A key that was
+valid when it was used last is not affected. No key is kept, only hashes. Each worker knows only keys sent to itself.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Trial(Struct):
     """A key that Redis is being asked for, by the first request that sent it."""
 
     address: bytes
-    """The client's, which pays if the key is unknown."""
+    """The client's address, which is charged if the key is unknown."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     accepted: bool | None = None
     """None if Redis did not answer."""
@@ -51,9 +51,9 @@ class KnownKeys:
         proxies: tuple[Network, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """At most `max_in_flight` requests wait for Redis, with those that wait for the trial of their key, and of the
-        latter a part (`SHARED_BY`) with keys that name the same organization. `proxies` are trusted to name the
-        client's address in `X-Forwarded-For`. `clock` counts seconds and never goes back.
+        """At most `max_in_flight` requests wait for Redis or for the trial of their key. At most one in `SHARED_BY` of
+        these places is for trials of keys that name the same organization. `proxies` are trusted to name the client's
+        address in `X-Forwarded-For`. `clock` counts seconds and never goes back.
         """
         self._store = store
         self._guesses = guesses

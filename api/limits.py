@@ -1,12 +1,11 @@
 """The rate limits of a worker, and the headers that tell of them.
 
-Redis charges the limits of keys and organizations (`serve.lua`). A worker counts for itself, in memory and on its own
-clock, what an address tries with unknown keys, and what Redis refused to write. It does not know what the other workers
-granted: `n` workers let up to `n` times these limits pass.
+Redis charges the limits of keys and organizations (`serve.lua`). A worker counts two things itself, in memory and on
+its own clock: the unknown keys that an address tries, and the charges that Redis refused to write. It does not know
+what the other workers granted: `n` workers let up to `n` times these limits pass.
 
 In the headers (draft-ietf-httpapi-ratelimit-headers, and the older X-RateLimit-*), `r` requests remain, and in `t`
-seconds there is one more (0: the bucket is full). All seconds are rounded up, so that a client that waits this long has
-waited long enough.
+seconds there is one more (0: the bucket is full). Seconds are rounded up, so that it is enough to wait for them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a worker counts: plain integers, so that counting takes a request almost no time.
+"""The counters of a worker: plain integers, so that counting takes a request almost no time.
 
 Workers are processes, and only one process can listen on the metrics port. Each worker therefore writes its counters to
 a file once a second, `<process id>.json`, and the exporter in the main process adds them up.
@@ -126,8 +126,8 @@ async def report_latency(servers: Servers, serving: Serving, counters: Counters)
     until it is cancelled. A report that cannot be written is skipped.
 
     The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
-    `projector/line/pace.py` reads it. While nothing is served, it writes none: who gets 503 waits for the projector,
-    which must not yield then.
+    `projector/line/pace.py` reads it. While nothing is served, nothing is written: callers that get 503 wait for the
+    projector, which must not yield then.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
     before = _buckets(counters)
@@ -165,12 +165,12 @@ def _buckets(counters: Counters) -> list[int]:
 
 
 class Silence:
-    """How long no projector has written to the Redis that this worker looks at. It compares heartbeats, and no times in
-    them: clocks may be wrong.
+    """Measures for how long no projector has written to the Redis that this worker reads. It compares heartbeats, and
+    not the times in them: clocks may be wrong.
 
-    An address may lead to another Redis by now, while the former one still lives, as after a promotion by hand: then
-    connections that exist stay at the former one, and nothing is written there any more. So after a while other
-    connections are opened. If nobody writes there either, that is a problem, and the worker serves what there is.
+    After a promotion by hand, the address may lead to another Redis while the former one still runs. Existing
+    connections stay at the former one, where nothing is written any more. So other connections are opened after
+    `RENEWED_SECONDS`. Silence for `UNWRITTEN_SECONDS` is a problem, but the worker still serves what there is.
     """
 
     def __init__(self, clock: Callable[[], float], renew: Callable[[], Awaitable[None]]) -> None:
@@ -180,11 +180,11 @@ class Silence:
         self._heard_at = self._renewed_at = clock()
 
     def forget(self) -> None:
-        """Begin again: Redis cannot be read."""
+        """Begin again with the next heartbeats: Redis cannot be read."""
         self._heartbeats = None
 
     async def hear(self, heartbeats: Mapping[bytes, bytes]) -> bool:
-        """Returns whether it has been silent for so long that this is a problem."""
+        """Returns whether it has been silent for longer than `UNWRITTEN_SECONDS`, which is a problem."""
         now, before, self._heartbeats = self._clock(), self._heartbeats, heartbeats
         if before is None or any(before.get(writer) != heartbeat for writer, heartbeat in heartbeats.items()):
             self._heard_at = self._renewed_at = now
@@ -197,8 +197,8 @@ class Silence:
 
 
 async def read_heartbeats(servers: Servers, counters: Counters) -> None:
-    """Reads the heartbeats of the projectors in Redis, which say how old the data is that is served, every few seconds
-    until it is cancelled.
+    """Reads the heartbeats of the projectors every three seconds until it is cancelled. They say how old the served
+    data is.
 
     A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
     """
@@ -246,8 +246,8 @@ def _note(counters: Counters, now: int, heartbeats: Sequence[bytes]) -> None:
         at, _, text = value.partition(b" ")
         heartbeat = msgspec.json.decode(text, type=Freshness)
         alive += heartbeat.role == "run" and abs(now - int(at)) < SILENT_MS
-        # The newest one, not the best: after Redis was emptied, less is visible than before. One from later than now is
-        # by a clock that is wrong.
+        # The newest one, not the best: after Redis was emptied, less is visible than before. One from later than now
+        # comes from a wrong clock.
         if counters.measured_at < heartbeat.measured_at <= now + APART_MS:
             counters.measured_at, counters.complete_until = heartbeat.measured_at, heartbeat.complete_until
     counters.projectors = alive

@@ -35,7 +35,7 @@ is_uuid = re.compile(UUID_PATTERN).fullmatch
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 _OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
 _CODING = re.compile(rb"(?:--?|;)(?:gzip|x-gzip|br|zstd|deflate|compress|x-compress|dcb|dcz)$", re.IGNORECASE)
-"""What a proxy that compresses bodies appends to an ETag, as Apache and Jetty do."""
+"""The end that a proxy which compresses bodies appends to an ETag, as Apache and Jetty do."""
 _is_token = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _OF_PREFLIGHT = {b"origin", b"access-control-request-method"}
 _MOST_HOPS = 32
@@ -61,7 +61,7 @@ class Credentials(Struct, eq=False):
     organization_limit: bytes
     """The names of the buckets of both rate limits."""
     packed: tuple[int, bytes, bytes] | None = None
-    """What all calls of the script for this caller have in common (`api/redis/store.py`): the number of words without
+    """The parts that all calls of the script for this caller share (`api/redis/store.py`): the number of words without
     ETags, the words before the name of the document, and those after it, in the protocol of Redis. None until the first
     call.
     """
@@ -110,7 +110,7 @@ class Request(Struct):
     waits: asyncio.Event | None = None
     """While it waits for a change of its record: what ends this wait."""
     waits_no_longer: bool = False
-    """Whether it has to be answered now: its connection is about to end."""
+    """True if it has to be answered now, because its connection is about to end."""
     waited: float = 0.0
     """The seconds that it has waited for a change."""
 
@@ -127,9 +127,9 @@ def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
     network.
 
     Each of the `proxies` appends to `X-Forwarded-For` the address from which it was called. So the client's address is
-    the last one that is not a proxy's. What stands before it was sent by the client, and proves nothing. If there is
-    none, because all are proxies or one is not an address, it is the farthest proxy's; without any, it is empty. So
-    clients whose addresses are not known share one.
+    the last one that is not a proxy's. What stands before it was sent by the client, and proves nothing. If there is no
+    such address, because all are proxies or one is not an address, it is the farthest proxy's. Without any address, it
+    is empty. So clients whose addresses are not known share one.
     """
     hops = request.headers.get(b"x-forwarded-for", b"").decode("latin-1").replace("\n", ",").rsplit(",", _MOST_HOPS)
     found, address = b"", _address(request.client or "")
@@ -174,8 +174,8 @@ _MOST_DIGITS = 9
 
 
 def wait_of(prefer: bytes | None) -> int:
-    """Returns how many seconds the header `Prefer` lets a request wait (RFC 7240), at most 30; 0 if it does not, or if
-    that cannot be parsed.
+    """Returns for how many seconds the header `Prefer` lets a request wait (RFC 7240), at most 30; 0 if it names no
+    wait, or one that cannot be parsed.
     """
     for preference in (prefer or b"").replace(REPEATED, b",").split(b","):
         name, _, value = preference.partition(b";")[0].partition(b"=")
@@ -192,7 +192,7 @@ class Response(Struct, frozen=True, gc=False):
     headers: bytes = b""
     body: bytes = b""
     rest: tuple[bytes, ...] = ()
-    """What follows the body. A large document is not copied into one piece."""
+    """The parts after `body`: a large document is not copied into one piece."""
 
 
 _ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
@@ -211,7 +211,7 @@ def is_preflight(request: Request) -> bool:
 
 
 def answer_other_method(request: Request) -> Response:
-    """Returns what every known path answers to OPTIONS. Raises MethodNotAllowed for all methods but GET and HEAD.
+    """Returns the response of every known path to OPTIONS. Raises MethodNotAllowed for all methods but GET and HEAD.
 
     A page may send every header that the browser asks for, such as those of a tracing SDK: the API reads no cookies, so
     none of them lets a page do more than any other program.
@@ -224,8 +224,8 @@ def answer_other_method(request: Request) -> Response:
 
 
 def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:
-    """Returns the response that reports an error to the caller. Whatever is no ApiError is a defect in the API, and the
-    caller learns no more of it. `docs_url` is the setting of that name.
+    """Returns the response that reports an error to the caller. Any error but an ApiError is a defect in the API, and
+    the caller learns nothing else about it. `docs_url` is the setting of that name.
     """
     if not isinstance(error, ApiError):
         error = InternalError()

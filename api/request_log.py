@@ -14,7 +14,7 @@ from schemas import names
 from schemas.settings import RequestLogMode
 
 SAMPLE = 5
-"""Lines about 4xx in one second of a worker; those about 5xx are always written."""
+"""Maximum number of lines about 4xx for each worker and second; those about 5xx are always written."""
 _PREFIX = 12
 _LOWEST: dict[RequestLogMode, int] = {"off": 1000, "errors": 400, "all": 0}
 
@@ -35,8 +35,8 @@ class RequestLog:
         self._skipped = 0
 
     def write(self, request: Request, route: str, status: int, seconds: float) -> None:
-        """Write a line about a request that has been answered, unless the mode leaves it out, or it is one of too many
-        about 4xx. A defect is always noted.
+        """Write a line about an answered request, unless the mode leaves it out, or this second already has `SAMPLE`
+        lines about 4xx. A defect is always logged.
 
         `route` is the path, for documents a template. What could not be read of the request is empty.
         """

@@ -19,14 +19,14 @@ from schemas.settings import ApiSettings
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 10
 _SIGNAL_SECONDS = 0.5
-"""How often the main process looks for signals, as uvicorn does."""
+"""The time between two looks of the main process for signals, as in uvicorn."""
 _OTHER_FILES = 128
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket. Raises CannotListen."""
     listener = metrics_port.listen(host, port, "LEADVIEW_API_HOST and LEADVIEW_API_PORT", BACKLOG)
-    # What the kernel holds for each connection: how much, and for how long if the client takes nothing of it.
+    # Limits for what the kernel holds for each connection: in bytes, and in time if the client takes nothing of it.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER // 2)  # the kernel doubles these
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER // 2)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(Edge.stalled_seconds * 1000))

@@ -1,6 +1,6 @@
-"""How often each key is used: counted in memory, and written to Redis once a minute, never on the path of a request.
+"""Counts the uses of each key in memory, and writes them to Redis once a minute, never on the path of a request.
 
-The memory is bounded, whatever callers send: a key that was never accepted has a place only among a few others.
+The memory is bounded, whatever callers send: refused keys have a small limit of their own (`MAX_REFUSED_KEYS`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from schemas import names
 
 INTERVAL_SECONDS = 60.0
 MAX_KEYS = 10_000
-"""Keys that are counted between two writes, and whose counts could not be written; further ones are not counted."""
+"""Maximum number of keys whose counts are not written yet; further keys are not counted."""
 MAX_REFUSED_KEYS = 1_000
 """Likewise, keys that were answered with 401."""
 EXPIRY_SECONDS = 90 * 24 * 3600
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Used(Struct):
-    """How often a key was used since this was written to Redis last.
+    """The uses of a key since they were last written to Redis.
 
     `last` is the time of the last request, on the clock of `time.perf_counter`.
     """

@@ -20,17 +20,17 @@ from runtime.redis.errors import Unavailable
 from schemas.resources import Resource
 
 MOST = 5_000
-"""How many requests may wait in a worker,"""
+"""Maximum number of requests that wait in a worker."""
 MOST_OF_ONE = 64
-"""and how many of one organization."""
+"""Maximum number of them for one organization."""
 _LEAST_SECONDS = 0.005
-"""Between two looks,"""
+"""The shortest pause between two looks."""
 _SECONDS_EACH = 40e-6
-"""and for each request that waits: to read an ETag takes Redis one or two microseconds."""
+"""The pause for each request that waits, if their sum is longer: Redis reads an ETag in one or two microseconds."""
 _CHECK_SECONDS = 0.5
 """The time between two checks of the keys."""
 _SLICE = 250
-"""How many ETags are read in one call: Redis does nothing else meanwhile."""
+"""Maximum number of ETags that are read in one call: Redis does nothing else meanwhile."""
 
 
 class Waiter(Struct, eq=False):
@@ -53,11 +53,11 @@ class Waiting:
         self._begun = asyncio.Event()
         self.total = 0
         self.has_ended = False
-        """Whether the worker is about to stop: no request waits any more."""
+        """True if the worker is about to stop: no request waits any more."""
 
     @contextmanager
     def place(self, waiter: Waiter) -> Iterator[bool]:
-        """Let a request wait in the block. Yields False if as many wait as may."""
+        """Let a request wait in the block. Yields False if no further request may wait."""
         of_organization = self._waiters[waiter.caller.organization_tag]
         admits = not self.has_ended and self.total < MOST and len(of_organization) < MOST_OF_ONE
         if admits:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """What requests share. It has to be made in an event loop."""
+    """The objects that requests share. It has to be made in an event loop."""
 
     def __init__(self, settings: ApiSettings) -> None:
         """Raises AddressError."""
@@ -50,7 +50,7 @@ class Worker:
             networks(settings.api_trusted_proxies),
         )
         self.draining = False
-        """Whether this worker is about to end. After SIGTERM it serves for a while, so that others stop sending to it.
+        """True once SIGTERM has begun the drain, in which the worker still serves, so that others stop sending to it.
         Meanwhile `/readyz` answers 503, and each response closes its connection. So a load balancer that asks `/readyz`
         sends new requests elsewhere, and one with open connections opens its next one elsewhere."""
 
@@ -84,7 +84,7 @@ class Worker:
         return [servers.run(), watch_parent(), *(keep(what, run) for what, run in kept.items())]
 
     def _drain_at_sigterm(self, seconds: float) -> None:
-        """Make SIGTERM begin the drain. After `seconds`, or at the next SIGTERM, what SIGTERM did until now happens.
+        """Make SIGTERM begin the drain. After `seconds`, or at the next SIGTERM, the former handler of SIGTERM runs.
 
         With 0, nothing changes. Otherwise it has to be called from the main thread, in the event loop that serves.
         """

@@ -1,1 +1,1 @@
-"""What both programs need while they run: connections to Redis, a metrics port, logs, and work in the background."""
+"""The parts that both programs share: connections to Redis, a metrics port, logs, and work in the background."""

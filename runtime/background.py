@@ -15,9 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 async def keep(what: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Returns when `run` does. After an error that nobody expected, which is logged with its traceback, it is called
-    again.
-    """
+    """Calls `run`, and again after each unexpected error, which is logged with its traceback, until it returns."""
     while True:
         try:
             await run()

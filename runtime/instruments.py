@@ -34,7 +34,7 @@ def family(metric: metrics.Metric, samples: Mapping[tuple[str, ...], float] | fl
 def histogram_family(
     metric: metrics.Metric, samples: Iterable[tuple[tuple[str, ...], list[int], float]]
 ) -> HistogramMetricFamily:
-    """Returns a histogram for a collector. `samples` are labels, counts by bucket (the last one is that of all that is
+    """Returns a histogram for a collector. `samples` are labels, counts by bucket (the last one counts the values
     beyond the bounds), and the sum of all values.
     """
     found = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)

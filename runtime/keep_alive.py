@@ -1,18 +1,18 @@
-"""How the connections of both programs to Redis, to Sentinels and to Kafka are kept alive.
+"""Keeps the connections of both programs to Redis, to Sentinels and to Kafka alive.
 
-What stands between two machines (NAT, a firewall, a load balancer) forgets a connection over which nothing goes, and
-tells neither side: what is sent later vanishes. So the kernel asks the other side from time to time, and ends a
-connection whose other side does not answer.
+A device between two machines (NAT, a firewall, a load balancer) forgets an idle connection, and tells neither side:
+what is sent later is lost. So the kernel sends a probe after 30 idle seconds, and ends a connection whose other side
+does not answer.
 """
 
 import socket
 
 _IDLE_SECONDS = 30
-"""Less than the shortest idle time that is usual on the way, which is a minute."""
+"""Less than the shortest usual idle limit of such devices, which is a minute."""
 _INTERVAL_SECONDS = 5
 _PROBES = 3
 _UNACKNOWLEDGED_MS = 30_000
-"""How long bytes may be unacknowledged. By default, the kernel repeats them for a quarter of an hour."""
+"""The time for which bytes may be unacknowledged. By default, the kernel repeats them for a quarter of an hour."""
 
 OPTIONS = {
     socket.TCP_KEEPIDLE: _IDLE_SECONDS,

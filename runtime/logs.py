@@ -27,7 +27,7 @@ class JsonLines(logging.Formatter):
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        # A field may be of any type: of what JSON does not have, the text is written.
+        # A field may be of any type. A type that JSON does not have is written as its text.
         return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 

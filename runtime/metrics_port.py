@@ -3,7 +3,7 @@
 It runs in its own threads, so that it still responds when the event loop does not. Each connection has its own thread
 and is closed after one request, so that an idle connection does not delay the others. If there are too many, the oldest
 one is closed: it is idle, because an answer takes milliseconds. So idle connections never keep others out either, and
-need no limit in time.
+need no time limit.
 """
 
 import logging
@@ -34,7 +34,7 @@ class HealthAnswer(NamedTuple):
 
 
 def responds() -> HealthAnswer:
-    """The program is alive because it answers."""
+    """Returns healthy: the program is alive because it answers."""
     return HealthAnswer(True, {"status": "ok"})
 
 
@@ -44,7 +44,7 @@ class CannotListen(OSError):
 
 def listen(host: str, port: int, options: str = _OPTIONS, backlog: int | None = None) -> socket.socket:
     """Returns a listening socket. `::` is every address, of IPv4 too, and of IPv4 alone where the system has no IPv6.
-    `options` are the names of what chooses the address and port. Raises CannotListen.
+    `options` names the settings of the address and port, for the error. Raises CannotListen.
     """
     address, dual = host, host == "::"
     if dual and not socket.has_dualstack_ipv6():

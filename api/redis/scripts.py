@@ -14,7 +14,7 @@ _folder = Folder("api.redis")
 
 
 class UseRow(NamedTuple):
-    """How often a key was used, and when last, in milliseconds since 1970."""
+    """The uses of a key, and the time of the last one, in milliseconds since 1970."""
 
     hash: str
     requests: int

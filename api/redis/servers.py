@@ -29,7 +29,7 @@ from schemas.layouts import CERTAIN, PART
 from schemas.settings import ApiSettings
 
 SHARED_BY = 4
-"""At least so many organizations share the places of the calls that wait or are under way."""
+"""The least number of organizations that share the places of the calls that wait or are under way."""
 # The first retries are fast, because most outages are restarts. Later ones stay fast enough that service resumes
 # within a second of Redis's return, however long the outage was.
 _PAUSES_SECONDS = (0.01, 0.05, 0.1, 0.2, 0.3)
@@ -49,17 +49,17 @@ logger = logging.getLogger(__name__)
 
 
 class FairQueue:
-    """Who may call Redis now: at most `each` calls of one organization, and `together` calls of all, are under way. The
-    calls of an organization that wait get their turns in their order, and the organizations one after the other.
+    """Decides who may call Redis now: at most `each` calls of one organization, and `together` calls of all, are under
+    way. The waiting calls of an organization get their turns in order, and the organizations one after the other.
 
-    All organizations share a connection to Redis, and its replies arrive in the order of the calls. So what one of them
-    has on its way is what another one waits for, and must not depend on how much the first one sends.
+    All organizations share a connection to Redis, and its replies arrive in the order of the calls. So the calls of one
+    organization that are under way delay all others: their number must not grow with what that organization sends.
 
     At most `most` calls are under way or wait, a quarter of them of one organization. None waits longer than `timeout`
     seconds for its turn.
 
-    `queue` names the organization for which a call is counted. Calls with keys that are not known yet are counted for
-    themselves (`api/documents.py`).
+    `queue` names the organization for which a call is counted. Its calls with keys that are not known yet have a queue
+    of their own (`api/documents.py`).
     """
 
     def __init__(self, each: int, together: int, *, most: int, timeout: float) -> None:
@@ -149,9 +149,9 @@ class FairQueue:
 
 
 class LiveGeneration(Struct, frozen=True):
-    """What a shard answered last, and the generation that is served from it (`api/redis/serving.py`).
+    """The last answer of a shard, and the generation that is served from it (`api/redis/serving.py`).
 
-    On a cluster it holds for one version of the slot map, and `slots` has 1 for each slot of which the shard is
+    On a cluster it holds for one version of the slot map, and `slots` has 1 for each slot for which the shard is
     believed. Otherwise `slots` is None.
     """
 
@@ -186,9 +186,9 @@ class Link:
         """Is set when the first attempt, at the beginning or after a loss, has failed; not set while there is a
         connection."""
         self._failure: Exception | None = None
-        """What the last attempt to connect failed with; None if it has succeeded."""
+        """The error of the last attempt to connect; None if it has succeeded."""
         self.served: LiveGeneration | None = None
-        """What the server was found to serve last, over the present connection; None if it has to be asked."""
+        """The live generation that was last read over the present connection; None if the server has to be asked."""
 
     @property
     def connected(self) -> bool:
@@ -215,8 +215,8 @@ class Link:
         first command Redis executed before the first part, and the other one after the last part. All parts are of one
         version of the value.
 
-        It takes a turn in this `queue` (`FairQueue`). If it is cancelled, the turn lasts until all parts have arrived
-        all the same. Raises Unavailable.
+        It takes a turn in this `queue` (`FairQueue`). Even if it is cancelled, the turn lasts until all parts have
+        arrived. Raises Unavailable.
         """
         turn = self._large_turns.take(queue)
         if turn is not None:
@@ -249,8 +249,8 @@ class Link:
                 return parts, before, after
 
     async def _prompt(self, connection: Connection, reply: Future[Any]) -> Any:
-        """Returns the reply to the first command of a value. Raises ConnectionLost if nothing arrives for a part of the
-        timeout: something on the way may have forgotten the connection, and over another one there is still time.
+        """Returns the reply to the first command of a value. Raises ConnectionLost if nothing arrives for a third of
+        the timeout (`_PROMPT`): the network may have forgotten the connection, and there is time to use another one.
         """
         sent_at = asyncio.get_running_loop().time()
         await asyncio.wait([reply], timeout=self._timeout * _PROMPT)
@@ -411,10 +411,10 @@ def _pause(failures: int) -> float:
 
 
 class Servers(ABC):
-    """What the rest of the API needs from Redis, whatever the number of servers."""
+    """The Redis servers as the rest of the API uses them, whatever their number."""
 
     sharded = False
-    """Whether there are several servers, each with a part of the keys."""
+    """True if there are several servers, each with a part of the keys."""
     links: Collection[Link]
     """The links to all servers that hold keys."""
 

@@ -1,4 +1,4 @@
-"""Which generation is served, and from which shards: each shard says so itself, in its copy of the control record.
+"""Finds out which generation is served, and from which shards. Each shard says so in its copy of the control record.
 
 Redis executes a check after the requests that are sent together (`runtime/redis/connection.py`), so a reply counts
 only if the shard held everything of the live generation when it was made. From a shard that was emptied, or is still
@@ -48,7 +48,7 @@ UNKNOWN: AsOf = 0, b""
 
 
 class Serving:
-    """What the servers serve, as this worker knows it."""
+    """Knows which generation each server serves."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -57,7 +57,7 @@ class Serving:
         self._checks: dict[Link, Check | None] = {}
         self._checks_of: tuple[int, bytes] = (-1, b"")
         self.ready = False
-        """What `check_ready` has found last."""
+        """The last result of `check_ready`."""
         self._reserved: dict[Link, str | None] = {}
         self._reserved_of = -1
         self._incomplete = b""
@@ -111,8 +111,8 @@ class Serving:
         """Returns the header `Data-As-Of`, from the first reply to `check`; nothing if it is not known, or if the shard
         has taken over slots of another one.
 
-        It was read before the document: what is read later may be about a change that came a moment later. And it was
-        read together with the document: what another worker has read before is not later than this.
+        It is read before the document: a moment that is read later may cover a change that the document lacks. And it
+        is read together with the document, so it is never earlier than a moment that another worker has read before.
         """
         served = link.served
         if not isinstance(reply, bytes) or served is None or served.slots is _ALL_SLOTS:
@@ -123,8 +123,8 @@ class Serving:
         """Ask whether a shard is believed for the slot of this hash tag; without one, for any slot. Returns the live
         generation. Raises Unavailable, and Rebuilding if the shard is not believed.
 
-        A shard without a copy of its own is asked for by way of the home copy: slots were moved there a moment ago, and
-        a projector is about to give it one. If it has several, all of them have to be complete.
+        For a shard without a copy of its own, the home copy is asked: slots were moved to the shard a moment ago, and a
+        projector is about to give it a copy. If a shard has several copies, all of them have to be complete.
 
         This is not enough. The copy that speaks for a slot may be elsewhere, because the slot has moved without it. So
         one of these copies has to name the slot, or all copies of all shards have to be complete.
@@ -241,7 +241,7 @@ class Serving:
         await asyncio.gather(*map(self._try_out, served))
 
     async def _asked(self, link: Link) -> tuple[Link, Unavailable | None]:
-        """Returns why nothing is served from this shard; None if it serves."""
+        """Returns the link, and why nothing is served from this shard; None if it serves."""
         try:
             await self.ask(link)
         except Unavailable as error:
@@ -300,14 +300,18 @@ class Serving:
 
 @lru_cache
 def _as_of(moment: bytes) -> AsOf:
-    """Returns nothing for a moment that is in the future by the clock of this machine when it is seen first."""
+    """Returns the header for a moment; UNKNOWN if the moment is in the future by this machine's clock when it is first
+    seen.
+    """
     if int(moment) > time.time() * 1000:
         return UNKNOWN
     return int(moment) * 1000, b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
 
 def _flags(slots_of: Mapping[bytes, bytes | None]) -> bytes:
-    """Returns 1 for each slot for which one of these copies answers, as each of them says it. Raises Rebuilding."""
+    """Returns a byte for each slot: 1 if one of these copies says that it answers for the slot, otherwise 0. Raises
+    Rebuilding.
+    """
     flags = bytearray(names.SLOTS)
     for tag, slots in slots_of.items():
         if slots is None:

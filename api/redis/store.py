@@ -59,7 +59,7 @@ class Reply(Struct, frozen=True, gc=False):
     """0 if Redis refused to write the charge."""
     value: bytes = b""
     rest: tuple[bytes, ...] = ()
-    """What follows the value, if the document is large."""
+    """The parts after `value`, if the document is large."""
     as_of: bytes = b""
     """The header `Data-As-Of`; empty if it is not known."""
 
@@ -67,7 +67,7 @@ class Reply(Struct, frozen=True, gc=False):
 def read_reply(reply: int | bytes, as_of: AsOf = UNKNOWN) -> Reply:
     """Decode a reply of `serve.lua`, as the header of the script describes it.
 
-    A moment that is later than now by the clock of Redis is not told: that clock was set back, or is another one now.
+    A moment in the future by the clock of Redis is left out: that clock was set back, or is another one now.
     """
     if isinstance(reply, int):
         return Reply(reply)

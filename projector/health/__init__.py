@@ -1,1 +1,1 @@
-"""How well Leadview is: one observation of Kafka and Redis, and one judgement of it, for every surface."""
+"""Observes Kafka and Redis, and judges the observation, in the same way for every surface."""

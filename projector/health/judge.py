@@ -1,4 +1,4 @@
-"""What is wrong, judged from what was observed. Pure: no clock, no connection, no words."""
+"""Judges what is wrong from what was observed. Pure: no clock, no connection, no words."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from schemas.resources import ACCESS_KINDS, KINDS
 from schemas.words import utc
 
 STALE_SECONDS = 60.0
-"""Readers see an old state if a record has waited for so long."""
+"""The age of a waiting record from which on readers see an old state."""
 UNKNOWN_SECONDS = 10.0
 STUCK_SECONDS = 30.0
-"""A line that has applied nothing for so long, although records wait, does not advance."""
+"""A line with waiting records counts as stuck if it has applied nothing for this time."""
 STUCK_PARTITION_SECONDS = 120.0
-"""A single partition may wait for its turn longer than that while others are read."""
+"""The same for a single partition, which may wait longer for its turn while others are read."""
 UNOWNED_SECONDS = 30.0
 FULL = 0.98
 """The used share of maxmemory from which on a Redis counts as full."""
@@ -38,8 +38,8 @@ _STATES = frozenset(("halted", "failing", "standing_by"))
 
 
 def problems(found: Observation) -> list[Problem]:
-    """Returns what is not well, causes before their effects, and then the notes. What only follows from another problem
-    is left out, and what is the same of several projectors is one problem.
+    """Returns the problems, causes before their effects, and then the notes. A problem that only follows from another
+    one is left out, and the same problem of several projectors is one.
     """
     every = [*of_servers(found), *_of_projection(found), *_notes(found)]
     same: dict[Problem, list[Problem]] = {}
@@ -99,7 +99,7 @@ def _is_of_line(it: Problem, cause: problem.OfLine) -> bool:
 
 
 def of_servers(found: Observation) -> Iterator[Problem]:
-    """Yields what anybody sees who asks Redis and Kafka."""
+    """Yields the problems that anybody sees who asks Redis and Kafka."""
     if found.redis:
         yield from of_redis(found.redis)
     else:
@@ -125,7 +125,7 @@ def _stranger(member: Member) -> problem.Stranger:
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
-    """Yields whether documents may be evicted, or not be written, and whether the clocks differ."""
+    """Yields the problems of Redis: documents may be evicted, or cannot be written, or the clocks differ."""
     if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
@@ -153,7 +153,7 @@ def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
 
 
 def of_history(found: Observation) -> Iterator[Problem]:
-    """Yields why what is served may not be what Kafka has."""
+    """Yields the reasons why the served documents may differ from Kafka."""
     if cluster := found.other_cluster:
         yield problem.OtherCluster(*cluster, accepted=False, access=False)
     accepted = [it for it in found.breaks or () if it.kind == "other_cluster"]
@@ -200,7 +200,7 @@ def of_transactions(found: Observation) -> Iterator[Problem]:
 
 
 def of_records(redis: RedisPart) -> Iterator[Problem]:
-    """Yields of which entities the last record in Kafka is not the one that is shown: compaction keeps it alone."""
+    """Yields the entities that do not show their last record in Kafka, which is the only one that compaction keeps."""
     if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):
         yield problem.AccessAsBefore(keys)
     bad = ((kind.topic, letter) for letter in redis.newest_bad for kind in KINDS if letter.topic.endswith(kind.topic))
@@ -224,7 +224,7 @@ def reported(writer: Writer) -> Iterator[Problem]:
 
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
-    """Yields what anybody sees who compares the heartbeats of the projectors: too few are alive, or one reads other
+    """Yields the problems that a comparison of the projectors' heartbeats shows: too few are alive, or one reads other
     topics than the others, or the same ones beside them.
     """
     writers, prefix = redis.living, found.prefix
@@ -241,7 +241,7 @@ def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
 
 
 def _of_clocks(redis: RedisPart) -> Iterator[Problem]:
-    """Yields that the clocks of projectors differ from that of Redis, although the one of this program does not."""
+    """Yields the problem that clocks of projectors differ from that of Redis, if this program's clock does not."""
     differing = [(it.heartbeat.clocks, it.id) for it in redis.living if it.heartbeat.clocks]
     if differing and not redis.clocks:
         furthest, _ = max(differing, key=lambda it: it[0].apart_ms)
@@ -249,7 +249,7 @@ def _of_clocks(redis: RedisPart) -> Iterator[Problem]:
 
 
 def unattended(redis: RedisPart) -> Problem | None:
-    """Returns that nobody fills a newer generation, or that nobody writes it any more."""
+    """Returns the problem that nobody fills a newer generation, or that nobody writes it any more; None if neither."""
     state = redis.record.state if redis.record else None
     newest = state.next if state else None
     known = state.generations.get(newest) if state and newest else None
@@ -265,7 +265,7 @@ def unattended(redis: RedisPart) -> Problem | None:
 
 
 def _of_projection(found: Observation) -> Iterator[Problem]:
-    """Yields what prevents readers from seeing everything that was published, as far as Redis says it."""
+    """Yields the problems that keep readers from seeing everything that was published, as far as Redis says it."""
     if (redis := found.redis) is None:
         return
     if redis.record is None:
@@ -284,8 +284,8 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
 
 
 def _stale(redis: RedisPart, found: Observation) -> Iterator[Problem]:
-    """Yields that records wait which the projectors could apply. Those behind an open transaction are not late because
-    of the projectors.
+    """Yields the problem that records wait for too long. Those behind an open transaction do not count, because the
+    projectors cannot read them.
     """
     readable = found.readable or {}
     ages = {partition: age for partition, age in (found.ages or {}).items() if partition in readable}
@@ -326,7 +326,7 @@ def _are_enough(redis: RedisPart, found: Observation) -> bool:
 
 
 class WatchedLine(Protocol):
-    """What is known of a line of this projector."""
+    """The state of a line of this projector."""
 
     health: LineHealth
     topics: frozenset[str]
@@ -385,8 +385,8 @@ class Lasting:
         return problem.NotAdvancing(line.health.name, (), records, max(stuck.values()), partitions)
 
     def _without_partitions(self, line: WatchedLine, found: Observation, now: float) -> Problem | None:
-        """Returns that partitions belong to no living projector. While the others have all of them, a projector that
-        has none is a spare one, which is no problem.
+        """Returns the problem that partitions belong to no living projector. While the others have all of them, a
+        projector without partitions is a spare one, which is no problem.
         """
         name, unowned = line.health.name, _unowned(line, found)
         if not unowned:

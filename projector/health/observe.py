@@ -1,8 +1,8 @@
-"""What Redis and Kafka say at one moment. Every surface judges such an observation: `status`, `doctor`, `/healthz`, the
-metrics, the console and the check before a rebuild.
+"""Reads what Redis and Kafka say at one moment. Every surface judges such an observation: `status`, `doctor`,
+`/healthz`, the metrics, the console and the check before a rebuild.
 
 A position moves only after Redis has acknowledged every write that it covers. So a partition whose position is its end
-offset is wholly visible: this proves the whole way from Kafka to the served documents, also where no event comes.
+offset is wholly visible: this proves the whole way from Kafka to the served documents, also while no record arrives.
 """
 
 import asyncio
@@ -34,24 +34,24 @@ from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 FIRST_SECONDS = 1.2
-"""How long Redis and Kafka may take for their first answer: if one is away, the other is shown within two seconds."""
+"""The time that Redis and Kafka have for their first answer: if one is away, the other is shown within two seconds."""
 _SECONDS = 5.0
 _OLDEST_SECONDS = 2.0
 _TOPICS_SECONDS = 6.0
-"""How often the topics and their retention are read again."""
+"""The time between two reads of the topics and their retention."""
 _LAYOUTS_SECONDS = 60.0
-"""How often data of other layouts are looked for."""
+"""The time between two looks for data of other layouts."""
 _HEARTBEAT_SECONDS = 2.5
-"""How long a projector may take to say in its heartbeat that it is a new member of a consumer group."""
+"""The time that a projector has to say in its heartbeat that it has joined a consumer group."""
 _FORMER_MS = 120_000
-"""For so long, a projector that is gone may still be a member of a group."""
+"""The time for which a projector that is gone may still be a member of a group."""
 _PEEK_BYTES = 262_144
-"""Of the records that wait, only the time of the first one is wanted."""
+"""Bytes to fetch of the records that wait: only the time of the first one is wanted."""
 
 _LOOK_AGAIN_SECONDS = 0.25
 _STANDS_SECONDS = 1.0
-"""A transaction is only believed to be as old as its first record after it was seen for so long: the time of a record
-may be the producer's.
+"""The time for which a transaction has to be seen before the time of its first record counts as its beginning: the
+producer may have set that time.
 """
 _LONGEST_SECONDS = 900.0
 """Kafka's usual limit of a transaction (`transaction.max.timeout.ms`). If the first record is older than that, it may
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 class RedisPart(msgspec.Struct, frozen=True):
-    """What Redis says. `record` is None if Redis is empty."""
+    """The answers of Redis. `record` is None if Redis is empty."""
 
     record: ControlRecord | None
     dead_letters: int
@@ -98,13 +98,13 @@ class RedisPart(msgspec.Struct, frozen=True):
         return [writer for writer in self.writers if writer.is_living_projector]
 
     def silent(self, at: float) -> list[Writer]:
-        """Returns the writers that have stored no heartbeat for a while, without projectors that were replaced: another
-        one has been started since. `at` is now, in ms since 1970.
+        """Returns the writers that no longer store heartbeats, except replaced projectors: one was started since their
+        last heartbeat. `at` is now, in ms since 1970.
 
-        Heartbeats do not tell a dead process from one that stands still and may wake up. Nobody has to be told of
-        either once it was replaced: what a projector had begun before it stood still is refused when it wakes up (its
-        session has ended, and its partitions belong to others), and from then on it is one more projector, whose
-        heartbeat says by itself if its version or its settings are not those of the others.
+        Heartbeats do not tell a dead process from a suspended one that may wake up. Once it was replaced, neither has
+        to be reported. When a suspended projector wakes up, the writes that it had begun are refused, because its
+        session has ended and its partitions belong to others. From then on it is one more projector, and its own
+        heartbeat shows if its version or its settings are not those of the others.
         """
         found = []
         started = sorted(
@@ -132,7 +132,7 @@ class RedisPart(msgspec.Struct, frozen=True):
 
 
 class KafkaPart(msgspec.Struct, frozen=True):
-    """What Kafka says: the topics, and the first offset and the end offset of each partition that is served.
+    """The answers of Kafka: the topics, and the first offset and the end offset of each partition that is served.
 
     The end offset is behind what Kafka has acknowledged. Not all of that can be read (`Held`).
     `members` are those of the consumer groups; None if they are not known.
@@ -152,8 +152,8 @@ class Held(msgspec.Struct, frozen=True):
     """A transaction is open in a partition, and nobody can read what was acknowledged behind its first record.
 
     `first` is the offset of that record, and `end` the end offset. `since` is when it began, as far as that is known,
-    in ms since 1970. `seen` is for how many seconds this program has seen it; `doubtful` says that the time of its
-    first record may mean nothing, so that it is only believed what was seen.
+    in ms since 1970. `seen` is the number of seconds for which this program has seen it. If it is `doubtful`, the time
+    of its first record may mean nothing, and only `seen` counts.
     """
 
     first: int
@@ -192,7 +192,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     oldest: Mapping[Partition, int] | None = None
     held: Mapping[Partition, Held] = {}
     redis_seconds: float = 0.0
-    """How long Redis was being asked."""
+    """The seconds that the reading of Redis took."""
     prefix: str | None = None
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
     expected: int = 0
@@ -205,14 +205,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lags(self) -> dict[Partition, int] | None:
-        """How many records of each partition are not applied yet; None if it is not known."""
+        """The number of records of each partition that are not applied yet; None if it is not known."""
         if self.kafka is None or (waiting := self.waiting) is None:
             return None
         return dict.fromkeys(self.kafka.ranges, 0) | {p: last - first for p, (first, last) in waiting.items()}
 
     @property
     def lag(self) -> int | None:
-        """How many records are not applied yet; None if it is not known."""
+        """The number of records that are not applied yet; None if it is not known."""
         return None if (lags := self.lags) is None else sum(lags.values())
 
     @property
@@ -240,7 +240,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ages(self) -> dict[Partition, float] | None:
-        """How many seconds the oldest record has waited, for each partition that is behind; None: not known."""
+        """The seconds that the oldest record has waited, for each partition that is behind; None: not known."""
         if self.oldest is None or self.other_cluster:
             return None
         return {partition: max(0.0, (self.at - stamp) / 1000) for partition, stamp in self.oldest.items() if stamp}
@@ -276,7 +276,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observer:
-    """Observes again and again, with connections to Kafka of its own: nothing that a line waits for delays it."""
+    """Observes repeatedly, on Kafka connections of its own, so that a blocked line cannot delay it."""
 
     def __init__(self, store: Store, settings: ProjectorSettings, patience: float = FIRST_SECONDS) -> None:
         """`patience` is how long the first answer may take, in seconds."""
@@ -435,7 +435,7 @@ class Observer:
         return held
 
     async def _oldest(self, waiting: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
-        """Returns the times of the first records of these ranges, which are asked only if a position has moved."""
+        """Returns the times of the first records of these ranges. Kafka is asked only if a position has moved."""
         known = {(p, first): self._first_times.get((p, first)) for p, (first, _) in waiting.items()}
         self._first_times = {at: time for at, time in known.items() if time is not None}
         asked = {p: span for p, span in waiting.items() if (p, span[0]) not in self._first_times}
@@ -446,7 +446,7 @@ class Observer:
 
 
 async def observe(store: Store, settings: ProjectorSettings, patience: float = FIRST_SECONDS) -> Observation:
-    """Read Redis and Kafka once, and again while it is not known whether a transaction has been open for long."""
+    """Read Redis and Kafka once, and again while an open transaction may prove to be older than usual."""
     observer, until = Observer(store, settings, patience), time.monotonic() + USUAL_SECONDS + _STANDS_SECONDS
     try:
         found = await observer.observe()

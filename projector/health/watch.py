@@ -1,4 +1,4 @@
-"""What a projector knows of its own health: its lines, the last observation, and whether its event loop turns.
+"""Knows the health of its own projector: its lines, the last observation, and whether its event loop turns.
 
 The metrics server asks from its own threads. So it notices if the event loop stands still, or observes nothing.
 """
@@ -50,7 +50,9 @@ logger = logging.getLogger(__name__)
 
 
 class Watch(Collector):
-    """Also a collector of Prometheus: `collect` is called for each scrape, in another thread."""
+    """Judges the health of its projector. Also a collector of Prometheus: `collect` is called for each scrape, in
+    another thread.
+    """
 
     def __init__(self, settings: ProjectorSettings, lines: Sequence[WatchedLine]) -> None:
         """`lines` may grow until the projector works."""
@@ -64,7 +66,7 @@ class Watch(Collector):
         self._complete: tuple[int, int] = (0, 0)
         self.jobs = WorkHealth("jobs")
         self.waits_for: str | None = None
-        """What the start waits for, in words."""
+        """Words for what the start waits for; None if it does not wait."""
 
     def problems(self) -> list[Problem]:
         """Returns what is wrong now, without what only follows from it."""
@@ -75,7 +77,7 @@ class Watch(Collector):
         return causes(found + self._found)
 
     def live(self) -> HealthAnswer:
-        """The answer to `/livez`: whether the event loop turns, whatever Redis and Kafka do."""
+        """Returns the answer to `/livez`: whether the event loop turns, whatever Redis and Kafka do."""
         still = time.monotonic() - self._turned_at
         if still < _STILL_SECONDS:
             return HealthAnswer(True, {"status": "ok"})
@@ -84,7 +86,9 @@ class Watch(Collector):
         )
 
     def health(self) -> HealthAnswer:
-        """The answer to `/healthz`: whether the projector does its work. It is starting until it has been measured."""
+        """Returns the answer to `/healthz`: whether the projector does its work. Until the first observation, it is
+        starting.
+        """
         texts = [str(say(problem)) for problem in self.problems()]
         if not self.live().healthy:
             texts.insert(0, "the event loop stands still")
@@ -95,7 +99,7 @@ class Watch(Collector):
         """Returns what the heartbeat says."""
         measured_at, complete_until = self._complete
         differing = next((it.clocks for it in self._found if isinstance(it, ClockDiffers)), None)
-        # What anybody sees who asks the servers, `status` finds out itself. But it may ask other ones.
+        # `status` asks the servers itself, and finds what anybody sees there. But it may ask other servers.
         own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown) or is_elsewhere(it)]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},

@@ -110,7 +110,7 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 
 class AcceptedRecords:
-    """What operators have accepted: read and changed in Kafka, and as a line has read it of its partitions.
+    """Reads and changes in Kafka what operators have accepted, and keeps what a line has read of its partitions.
 
     Every coroutine raises Unavailable, except `include_any` and `keep`.
     """
@@ -120,7 +120,7 @@ class AcceptedRecords:
         self._store = store
         self._texts = texts or accepted_texts(settings)
         self._known: dict[Partition, Accepted] = {}
-        """As it was when the line began to read a partition, or when it was halted."""
+        """The accepted records as they were when the line began to read a partition, or when it was halted."""
 
     def find(self, record: Coordinates) -> Acceptance | None:
         """Returns the acceptance that contains a record of a known partition, or None."""
@@ -169,7 +169,7 @@ class AcceptedRecords:
         return found
 
     async def change(self, offsets: Mapping[Partition, Ranges], change: Callable[[Accepted, Ranges], Accepted]) -> None:
-        """Store for each partition what `change` returns from what is accepted there and these offsets.
+        """Call `change` with the accepted records of each partition and these offsets, and store what it returns.
 
         Raises Refused; then nothing was stored.
         """
@@ -216,7 +216,8 @@ class AcceptedRecords:
     async def _locked(self) -> AsyncIterator[None]:
         """Let only one process at a time read and write: otherwise one may overwrite what another has just stored.
 
-        Kafka compares nothing, so the block has to end before the lock expires, also if this process stood still.
+        Kafka has no conditional write, so the block has to end before the lock expires, even if this process was
+        suspended.
         """
         holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
         async with _at_most(_LOCK_SECONDS + 1):

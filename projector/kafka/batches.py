@@ -36,15 +36,15 @@ from schemas.resources import Kind
 logger = logging.getLogger(__name__)
 
 _MAX_WHY = 500
-"""In characters, of what a codec says about a batch."""
+"""Maximum number of characters of what a codec says about a batch."""
 _ATTEMPTS = 3
 """A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
 LONGEST_SECONDS = 0.02
-"""How long a poll may unpack. The event loop does nothing else meanwhile."""
+"""The time for which a poll may unpack. The event loop does nothing else meanwhile."""
 _RECORD_BYTES, _HEADER_BYTES = 400, 150
-"""What the objects of a record, and of each of its headers, take in addition to their bytes."""
+"""Memory of the objects of a record, and of each of its headers, in addition to their bytes."""
 _MAX_TIME = 2**48 - 1
-"""Of a record, in milliseconds: more does not fit into the head of a document (`schemas.layouts`)."""
+"""The latest time of a record, in milliseconds, that fits into the head of a document (`schemas.layouts`)."""
 
 # Base offset, length, leader epoch, magic, checksum (of everything after it), attributes, last offset, first and last
 # time, producer, its epoch and sequence, number of records.
@@ -58,7 +58,7 @@ WRONG_LENGTH = Fault("unreadable_batch", found="the length of a record is wrong"
 """The problem of a record after which no other can be read."""
 _NOT_ENCODED = Fault("unreadable_record", expected="encoded as Kafka describes it")
 
-# Of small records, aiokafka reads so many at once, or so many bytes. A batch may have millions.
+# aiokafka reads at most this number of small records at once, or of their bytes. A batch may have millions of records.
 _SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
 _BEHIND = memoryview(b"\xff" * 128)
 _KEPT_HEADERS = HEADERS | MISSPELT.keys()
@@ -68,7 +68,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def too_many_headers(count: int) -> Fault:
-    """Returns the problem of a record with so many headers."""
+    """Returns the problem of a record with this number of headers."""
     return Fault("headers", "headers", count=count, most=MAX_HEADERS)
 
 
@@ -98,14 +98,14 @@ class RecordBatch:
         self.data = data
 
     def not_as_promised(self, count: int) -> str | None:
-        """Returns why a batch in which so many records were read is not whole; None if its header promises as many."""
+        """Returns why a batch in which `count` records were read is not whole; None if its header promises `count`."""
         if count == self._promised:
             return None
         return f"its header promises {self._promised:,} records, and it has {count:,}"
 
     @property
     def is_control(self) -> bool:
-        """Is it a marker that ends a transaction?"""
+        """True if it is a marker that ends a transaction."""
         return bool(self._attributes & _CONTROL)
 
     @property
@@ -119,7 +119,7 @@ class RecordBatch:
 
     @property
     def is_intact(self) -> bool:
-        """Is the checksum right?"""
+        """True if the checksum is right."""
         return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)
 
     def records(self) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
@@ -193,7 +193,7 @@ class RecordBatch:
 
 
 class Unpacker:
-    """What a poll may still unpack, and what is remembered of each partition from one poll to the next."""
+    """Limits what a poll unpacks, and remembers the state of each partition from one poll to the next."""
 
     def __init__(self, kinds: Mapping[str, Kind], max_record_bytes: int) -> None:
         self.kinds = kinds
@@ -211,14 +211,14 @@ class Unpacker:
         """Bytes that this poll has unpacked, with what the objects of each record take."""
         self._until: float | None = None
         self.new_leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        """Where this poll has met a batch of another leader: the offset up to which there were batches of the leader
-        before, and the epoch of that one."""
+        """The partitions in which this poll has met a new leader: the offset at which the batches of the former leader
+        end, and the epoch of the former leader."""
 
     def note_leader(self, partition: tuple[str, int], offset: int, epoch: int) -> bool:
         """Note which leader has written the batch at this offset.
 
-        Returns False if the batch is for the next poll, because this one has met another leader of the partition
-        already: after each of them, it has to be asked whether the next one has what it had.
+        Returns False if the batch is for the next poll, because this one has already met a new leader of the partition:
+        at each change, Kafka has to be asked whether the new leader has what the former one had.
         """
         known = self.leader_epochs.get(partition, epoch)
         if known != epoch:
@@ -230,7 +230,7 @@ class Unpacker:
 
     @property
     def is_full(self) -> bool:
-        """Has this poll unpacked as many bytes, or for as long, as it may? The time runs from the first call."""
+        """True if this poll has unpacked `MAX_POLL_BYTES`, or for `LONGEST_SECONDS` since the first call."""
         now = time.monotonic()
         self._until = self._until or now + LONGEST_SECONDS
         return self.unpacked >= MAX_POLL_BYTES or now > self._until
@@ -248,7 +248,7 @@ class Unpacker:
 
 
 class FetchedRecords:
-    """What a broker has returned for a partition, from the offset `next_offset` on."""
+    """The records that a broker has returned for a partition, from the offset `next_offset` on."""
 
     def __init__(
         self, at: Partition, data: bytes, aborted: Iterable[tuple[int, int]], next_offset: int, unpacker: Unpacker
@@ -263,7 +263,7 @@ class FetchedRecords:
         self.unpacker = unpacker
 
     def pieces(self) -> Iterator[list[Record]]:
-        """Yields the records, a few at a time, so that the work for each is little."""
+        """Yields the records, a few at a time, so that each step is short."""
         for data in self._batches:
             try:
                 batch = RecordBatch(data)
@@ -288,12 +288,12 @@ class FetchedRecords:
         try:
             records = batch.records()
         except Exception as error:  # noqa: BLE001 - the library of each codec has errors of its own
-            # Decompressing it may have taken as long as if it had so many bytes.
+            # Decompressing it may have taken as long as for the largest batch.
             self.unpacker.unpacked += MAX_BATCH_BYTES
             yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
             return
         before, count, why = batch.first - 1, 0, None
-        held: list[Record] = []  # until it is known whether all is well with what comes behind
+        held: list[Record] = []  # until it is known whether the records behind them can be read
         for piece, sizes in records:
             if held:
                 yield held
@@ -322,7 +322,7 @@ class FetchedRecords:
     def _bounded(
         self, piece: Sequence[Any], sizes: Sequence[int], before: int, last: int
     ) -> tuple[list[Record], str | None]:
-        """Returns the records from `next_offset` on; and why the rest of the batch cannot be read, if so."""
+        """Returns the records from `next_offset` on; and why the rest of the batch cannot be read, None if it can."""
         topic, partition = self._at
         unpacker, wanted = self.unpacker, self.next_offset
         kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
@@ -370,11 +370,11 @@ class FetchedRecords:
 
 
 class PendingRecords:
-    """What is left of fetched records. A poll that is full leaves the rest for the next one."""
+    """The rest of fetched records: a poll that is full leaves it for the next one."""
 
     def __init__(self, records: FetchedRecords) -> None:
-        # The iterator owns the records. If they owned it as well, those of which only a part was read, and the batch
-        # that it has decompressed, would stay in memory until the garbage collector finds them.
+        # The iterator refers to the records. If they referred to it as well, records of which only a part was read, and
+        # their decompressed batch, would stay in memory until the garbage collector finds them.
         self._pieces = records.pieces()
         self._records = records
         self._piece: list[Record] = []
@@ -393,7 +393,7 @@ class PendingRecords:
                 break
             wanted = most - len(found)
             if wanted < len(piece) and piece[wanted].offset == piece[wanted - 1].offset:
-                wanted += 1  # the position after the one would be after the other
+                wanted += 1  # both have the same offset, so no position is between them
             found += piece[:wanted]
             self._piece = piece[wanted:]
             self.next_offset = found[-1].next_offset
@@ -403,8 +403,8 @@ class PendingRecords:
 def _is_end_of_aborted(marker: RecordBatch) -> bool:
     """Returns whether this marker ends an aborted transaction.
 
-    Of a marker that cannot be read, it does not matter: the next marker of a producer with an aborted transaction ends
-    that one.
+    True for a marker that cannot be read: if its producer has an aborted transaction, its next marker is the one that
+    ends it.
     """
     try:
         [record, *_], _ = next(marker.records())
@@ -517,9 +517,9 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
 _XERIAL, _XERIAL_HEADER = b"\x82SNAPPY\x00", 16
 _MEMBER, _FIRST_BYTES = b"\x1f\x8b", 1024
-"""How a member of gzip begins, and how many bytes of a further one are looked at first."""
+"""The first bytes of a member of gzip, and the number of bytes of a further member that are read first."""
 _MOST_BLOCKS = MAX_BATCH_BYTES // 1024
-"""Clients write blocks of 1 KiB or more. Each one takes a while, even an empty one."""
+"""Clients write blocks of 1 KiB or more. Each block takes time, even an empty one."""
 _TOO_LARGE = f"it has more than {MAX_BATCH_BYTES:,} bytes"
 
 
@@ -554,8 +554,8 @@ def _gzip(data: memoryview) -> bytes | bytearray:
 def _gzip_member(data: memoryview, most: int, size: int) -> tuple[bytes, memoryview]:
     """Decompress the first member. Returns its content, and what follows it.
 
-    It is given to zlib in pieces, of which the first has `size` bytes, and each one twice as many as the one before:
-    zlib copies what follows the member in the same piece.
+    zlib gets it in pieces. The first has `size` bytes, and each further one twice as many as the one before. Small
+    pieces come first, because zlib copies what follows the member in the same piece.
     """
     decompressor, contents, at, left = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), [], 0, most
     while not decompressor.eof:

@@ -1,12 +1,12 @@
-"""Which brokers the Kafka clients of this process ask: those of the settings, and those that a broker has named.
+"""Chooses the brokers that the Kafka clients of this process ask: those of the settings, or those that a broker named.
 
-aiokafka asks the addresses of the settings when a client starts, and never again. So it does not find brokers that have
-all got other addresses, although those of the settings lead there. And a client that starts while they are away finds
-none, although others of this process know brokers that live. `install` replaces its clients with ones that look the
-brokers up again (KIP-899), and that share what they know.
+aiokafka asks the addresses of the settings when a client starts, and never again. If all brokers get other addresses,
+it does not find them, although the settings lead to them. And a client that starts while the addresses of the settings
+do not answer finds no broker, although other clients of this process know some. `install` replaces its clients with
+ones that look the brokers up again (KIP-899), and that share what they know.
 
 aiokafka decodes each answer field by field in Python, which takes some 20 microseconds for each partition. While
-nothing happens, brokers say the same all the time: such an answer is decoded once.
+nothing changes, brokers give the same answer each time: it is decoded once.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 ANSWER_SECONDS = 5.0
-"""How long a broker may take to say which brokers there are; if none has said it for so long, they are looked up."""
+"""The time that a broker has to name the brokers. If none has named them for this time, they are looked up again."""
 _PAUSE_SECONDS = 1.0
 """Between two attempts to look them up."""
 _FRESH_SECONDS = 10.0
-"""For so long, brokers that were named are asked before those of the settings."""
+"""The time for which brokers that were named are asked before those of the settings."""
 _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
-"""What aiokafka calls the connection that it keeps if a cluster names no brokers yet."""
+"""aiokafka's name for the connection that it keeps if a cluster names no brokers yet."""
 _WITHOUT_TOPICS = MetadataRequest([])
 _REMEMBERED = 8
-"""How many answers of each kind are remembered."""
+"""The number of answers of each kind that are remembered."""
 _NOT_OF_CONNECTIONS = ("bootstrap_servers", "retry_backoff_ms", "api_version", "loop", "connections_max_idle_ms")
 
 logger = logging.getLogger(__name__)
@@ -61,15 +61,15 @@ _NOBODY = _Named(0.0, None, ())
 
 
 def install() -> None:
-    """Let all clients of this process ask the brokers that this module says."""
+    """Let all clients of this process ask the brokers that this module chooses."""
     of_admin.AIOKafkaClient = of_consumer.AIOKafkaClient = _Client
     for request in (*MetadataRequest._CLASSES, *OffsetRequest._CLASSES):  # noqa: SLF001 - all versions of them
         decoded_once(request.RESPONSE_TYPE)
 
 
 def decoded_once(response: Any) -> Any:
-    """Let the same bytes be decoded once, as long as they are among the last of this kind. Nobody may change what is
-    decoded. Returns the class.
+    """Let the same bytes be decoded once, while they are among the last `_REMEMBERED` answers of this class. Nobody may
+    change what is decoded. Returns the class.
     """
     decode = response.decode
     latest: OrderedDict[bytes, Any] = OrderedDict()
@@ -94,7 +94,7 @@ def named(servers: Iterable[str]) -> tuple[BrokerAddress, ...]:
 
 
 class _Cluster(ClusterMetadata):  # type: ignore[misc]  # aiokafka has no types
-    """What the brokers say. What one client has learned, the others know as well."""
+    """The brokers of a cluster, as they describe it. What one client has learned, the others know as well."""
 
     def __init__(self, servers: Iterable[str], **options: Any) -> None:
         super().__init__(**options)
@@ -118,7 +118,7 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         super().__init__(metadata_max_age_ms=metadata_max_age_ms, **options)
         self.cluster = _Cluster(self._bootstrap_servers, metadata_max_age_ms=metadata_max_age_ms)
         self.look_ups = 0
-        """How often the brokers were looked up again. Each time it may be another cluster that answers."""
+        """The number of times that the brokers were looked up again. After each, another cluster may answer."""
         self._answered_at = self._look_up_at = time.monotonic()
         self._sync_task: asyncio.Task[None] | None = None
         self._checked: WeakSet[Any] = WeakSet()
@@ -152,8 +152,8 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
                 opened.close()
 
     def _addresses(self) -> list[tuple[BrokerAddress, str | None]]:
-        """Returns whom to ask, in order: first the brokers that were named a moment ago, and then the settings. What
-        the settings lead to is right, and a broker that was named has to be one of the same cluster still.
+        """Returns whom to ask, in order, each with the cluster that it has to belong to. Brokers that were named within
+        `_FRESH_SECONDS` come before the settings, others after them. The settings lead to the right cluster (None).
         """
         at, cluster_id, addresses = _named.get(self.cluster.servers, _NOBODY)
         of_settings = [(BrokerAddress(host, port), None) for host, port, _ in self.hosts]
@@ -175,7 +175,9 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
             return None
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
-        """Ask the known brokers for these topics, one after the other, and look up which there are if none answers."""
+        """Ask the known brokers for these topics, one after the other. If none has answered for `ANSWER_SECONDS`, look
+        the brokers up again.
+        """
         request = MetadataRequest(list(topics) if topics else None)
         for node in self._nodes():
             metadata = await self._ask(node, request)
@@ -206,8 +208,8 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         return await self._metadata_update(cluster_metadata, topics)
 
     async def _get_conn(self, node_id: Any, **options: Any) -> Any:
-        """Returns the connection to a broker; None if there is none. What is at its address has to be one of the same
-        cluster still.
+        """Returns the connection to a broker; None if there is none, or if a broker of another cluster is at its
+        address now.
         """
         connection = await super()._get_conn(node_id, **options)
         if connection is None or connection in self._checked:
@@ -238,8 +240,8 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         return metadata
 
     async def _look_up(self) -> bool:
-        """Ask as at the start which brokers there are, and leave those that were known. Returns whether that is known
-        now.
+        """Look the brokers up as at the start, and close the connections to the former ones. Returns False if none
+        answers.
         """
         former = list(self._conns.values())
         try:

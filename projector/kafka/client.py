@@ -1,7 +1,7 @@
-"""What all Kafka clients of the projector share: connection options and errors, and why no broker lets us in.
+"""The parts that all Kafka clients of the projector share: connection options, errors, and why no broker lets us in.
 
 When aiokafka cannot connect, it logs the cause at each broker, and raises none of them. Brokers do not say which
-version of Kafka they have, but the requests that they know tell the oldest it can be.
+version of Kafka they have, but the requests that they know show the oldest version that it can be.
 """
 
 import asyncio
@@ -210,8 +210,8 @@ T = TypeVar("T")
 
 
 async def answered(settings: ProjectorSettings, asking: Awaitable[T], seconds: float) -> T:
-    """Returns what the brokers were asked. Raises Unavailable: if they do not answer in time, it says which of them
-    accept connections nevertheless.
+    """Returns the answer of the brokers. Raises Unavailable; if they do not answer in time, its message names those
+    that accept connections nevertheless.
     """
     try:
         async with asyncio.timeout(seconds):

@@ -1,11 +1,11 @@
-"""Where partitions begin and end, as their leaders say it. A partition has two ends:
+"""Asks the leaders of partitions where these begin and end. A partition has two ends:
 
 - Its *end offset* is behind the last record that Kafka has acknowledged (the high watermark).
 - Its *readable end* is where a reader of committed records stops (the last stable offset): at the first record of the
   oldest transaction that is open. What other producers publish behind that record is acknowledged, and nobody gets it
   until the transaction has ended.
 
-Whatever claims that everything is there has to ask for the end offset. Whatever reads has to stop at the readable end.
+Code that claims that everything is there has to ask for the end offset. Code that reads stops at the readable end.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _EARLIEST, _LATEST = -2, -1
 _ANY_REPLICA = -1
 _RETRY_SECONDS = 0.1
 _PATIENCE_SECONDS = 40.0
-"""How long a leader is looked for, as aiokafka does it."""
+"""The time for which a leader is looked for, as in aiokafka."""
 
 
 USUAL_SECONDS = 5.0
@@ -46,7 +46,7 @@ class OldestTransaction(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many offsets are behind its beginning: its own records, and those of others that wait for its end."""
+        """The number of offsets behind its beginning: its own records, and those of others that wait for its end."""
         return self.end - self.first
 
 

@@ -1,7 +1,7 @@
-"""Who is a member of a consumer group, as its coordinator says it.
+"""Asks the coordinators which members the consumer groups have.
 
 Kafka gives partitions to whoever joins the group, such as another installation, or a person with a console consumer.
-What such a member has, no projector applies. The right DESCRIBE on the group, which READ includes, is needed.
+No projector applies the partitions of such a member. The right DESCRIBE on the group, which READ includes, is needed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from projector.kafka.client import errors
 from projector.record import Partition
 
 _SECONDS = 2.0
-"""How long the coordinators may take: an observation has more to read."""
+"""The time that the coordinators have: an observation has more to read."""
 
 
 class Member(NamedTuple):

@@ -48,12 +48,12 @@ from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 _FETCH_BYTES = 8 * 1_048_576
-"""What the brokers may return at once, compressed. Only a single batch may exceed it."""
+"""Bytes that the brokers may return at once, compressed. Only a single batch may exceed it."""
 LINGER_MS, _RETRY_SECONDS = 200, 0.1
-"""How long a broker may wait for records, and how long until it is asked again after an error."""
+"""The time for which a broker may wait for records, and the pause after an error until it is asked again."""
 REPLICA_SECONDS = 10.0
-"""How long a replica that a leader has named is asked, until the leader is asked again. A replica that has lost the
-leader falls behind, and is named no more when it is out of sync.
+"""The time for which a replica that a leader has named is asked. Then the leader is asked again. A replica that has
+lost the leader falls behind, and is no longer named when it is out of sync.
 """
 _OF_FETCHES = max(ConnectionGroup) + 1
 """The group of connections that only requests for records use."""
@@ -69,10 +69,10 @@ logger = logging.getLogger(__name__)
 class Fetcher:
     """Fetches partitions from the offsets that were sought.
 
-    It asks for up to `most_bytes` from all brokers together, and for nothing while it holds so many that are not
-    unpacked yet: so it holds less than twice as many. Only a batch, the first that a broker returns, is returned
-    whatever its size. `client` is an AIOKafkaClient, and `earliest` returns the first offset of a partition. `rack` is
-    where this projector is; empty if it is not known.
+    It asks all brokers together for up to `most_bytes`, and for nothing while it holds `most_bytes` that are not
+    unpacked yet: so it holds less than twice `most_bytes`. Only the first batch that a broker returns may be larger.
+    `client` is an AIOKafkaClient, and `earliest` returns the first offset of a partition. `rack` is where this
+    projector is; empty if it is not known.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Fetcher:
         self.jumped: set[Partition] = set()
         """Partitions whose records were deleted before they were read."""
         self.was_interrupted = False
-        """Whether a broker was not available since this was set to False: another cluster may answer by now."""
+        """True if a broker was not available since this was set to False: another cluster may answer by now."""
 
     @property
     def offsets(self) -> Mapping[Partition, int]:
@@ -163,7 +163,7 @@ class Fetcher:
         return found
 
     def _ask(self) -> None:
-        """Ask each broker that is not being asked for what is wanted of it and not held."""
+        """Ask each broker, unless it is being asked, for its partitions of which no records are held."""
         if sum(rest.size for rest in self._held.values()) >= self._most_bytes:
             return
         by_broker: dict[int | None, list[tuple[Partition, int]]] = defaultdict(list)
@@ -247,7 +247,7 @@ class Fetcher:
 
 
 class _Fetching:
-    """The topics of some kinds, a consumer that knows their brokers, and what fetches their records."""
+    """The topics of some kinds, a consumer that knows their brokers, and a Fetcher of their records."""
 
     def __init__(
         self,
@@ -373,7 +373,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     @property
     def member_id(self) -> str:
-        """What the group calls this member; empty if it is none."""
+        """The id that the group has given this member; empty if it is none."""
         coordinator = self._consumer._coordinator  # noqa: SLF001 - the consumer does not offer it
         return str(coordinator.member_id) if coordinator else ""
 
@@ -430,7 +430,9 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         return self._unpacker.leader_epochs.get(partition, UNKNOWN_EPOCH)
 
     async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
-        """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
+        """Returns up to which offset the log of each partition is the one that its leader of this epoch had, as far as
+        it is known. Raises Unavailable.
+        """
         return await topics.forks(self._client, leader_epochs) if leader_epochs else {}
 
     async def first_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -441,12 +443,12 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     @property
     def has_jumped(self) -> bool:
-        """Whether the records at an offset that was to be read are gone, and those at the first offset follow."""
+        """True if the records at an offset that was to be read are gone, and those at the first offset follow."""
         return not self._fetcher.jumped.isdisjoint(self._fetcher.offsets)
 
     async def is_elsewhere(self, cluster: str) -> bool:
-        """Returns whether the brokers, one of which was not available meanwhile, are those of another cluster by now.
-        Raises Unavailable.
+        """Returns whether the brokers belong to another cluster by now. They are asked only if one of them was not
+        available meanwhile. Raises Unavailable.
         """
         if not (self._fetcher.was_interrupted and cluster):
             return False
@@ -454,8 +456,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         return self.cluster not in ("", cluster)
 
     async def was_cut_off(self) -> bool:
-        """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that
-        what was polled does not follow on what was read before. Raises Unavailable.
+        """Returns whether the last poll met a new leader that lacks records of the former leader, so that the polled
+        records do not continue those that were read before. Raises Unavailable.
         """
         if not (new_leaders := self._unpacker.new_leaders):
             return False
@@ -595,7 +597,7 @@ async def open_reader(
 async def held_back(
     settings: ProjectorSettings, kinds: Sequence[Kind], seconds: float = USUAL_SECONDS
 ) -> dict[Partition, OldestTransaction]:
-    """Wait until everything can be read that Kafka has acknowledged by now, for so many seconds. Returns the
+    """Wait for at most `seconds` until everything can be read that Kafka has acknowledged by now. Returns the
     transactions that hold back the rest. Raises Unavailable.
     """
     until = time.monotonic() + seconds

@@ -1,9 +1,9 @@
-"""How the Kafka clients of this process sign in: each new connection uses the password or the token as it is now. It is
-kept alive as well (`runtime/keep_alive.py`).
+"""Signs in the Kafka clients of this process: each new connection uses the present password or token. It is kept alive
+as well (`runtime/keep_alive.py`).
 
-aiokafka takes the password once, when a client is created. It also takes a token that the broker refuses for accepted,
-because the broker says so in the reply and not by an error code. And it waits for 40 s for an address that does not
-answer at all. `install` replaces its connections with ones that do none of this.
+aiokafka reads the password once, when a client is created. It treats a refused token as accepted, because the broker
+refuses it in the reply and not by an error code. And it waits for 40 s for an address that does not answer at all.
+`install` replaces its connections with ones that do none of this.
 
 A token for OAUTHBEARER comes from a token endpoint (OIDC, client credentials), or from a function that the settings
 name. It serves all connections of the process, and is replaced before it expires, and after a broker has refused it.
@@ -35,7 +35,7 @@ from schemas import secret_files
 from schemas.settings import ProjectorSettings, TokenFunction, token_function
 
 CONNECT_SECONDS = 5.0
-"""How long a broker may take until it has let a new connection in."""
+"""The time that a new connection has to connect and sign in."""
 
 
 class Password(str):
@@ -146,7 +146,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         return await asyncio.get_running_loop().run_in_executor(None, self._renewed)
 
     def forget(self) -> None:
-        """The next connection gets a new token: a broker has refused this one."""
+        """Make the next connection get a new token: a broker has refused this one."""
         self._token = None
 
     def _renewed(self) -> str:
@@ -208,7 +208,7 @@ class _Answer(msgspec.Struct):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected request would take the secret of the client elsewhere."""
+    """Refuses redirects: a redirected request would take the secret of the client elsewhere."""
 
     def redirect_request(self, *_arguments: Any) -> None:
         return None

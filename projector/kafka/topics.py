@@ -1,4 +1,4 @@
-"""What the brokers say about the topics: whether they exist, how long they keep records, and about their history.
+"""Asks the brokers about the topics: whether they exist, for how long they keep records, and about their history.
 
 A topic that is deleted and created again has another id (Kafka 2.8 and later). A leader writes its epoch, which counts
 the leaders of a partition, into each batch: so for an epoch, the present leader knows up to which offset its log is the
@@ -56,10 +56,10 @@ DELETIONS_MS = 86_400_000
 
 
 class Retention(NamedTuple):
-    """How long a topic keeps its records.
+    """The time for which a topic keeps its records.
 
     `policy` is `compact`, `delete` or `compact,delete`. `milliseconds` and `bytes` limit what `delete` keeps; -1 means
-    no limit. `deletions` is for how many ms `compact` keeps a null value, so that everybody learns of the deletion.
+    no limit. `deletions` is the time in ms for which `compact` keeps a null value, so that readers see the deletion.
     """
 
     policy: str
@@ -73,7 +73,7 @@ class Retention(NamedTuple):
 
     @property
     def deletes(self) -> bool:
-        """Whether records vanish although no newer one has their key."""
+        """True if records are removed although no newer one has their key."""
         return "delete" in self.policy and (self.milliseconds >= 0 or self.bytes >= 0)
 
     def __str__(self) -> str:
@@ -86,12 +86,12 @@ class Topic(NamedTuple):
     name: str
     exists: bool
     allowed: bool
-    """Whether this user may describe it."""
+    """True if this user may describe it."""
     partitions: tuple[Partition, ...]
     leaderless: tuple[int, ...]
     retention: Retention | None
     id: str = ""
-    """Another one whenever the topic was created again; empty if the brokers do not say it (Kafka before 2.8)."""
+    """A new id whenever the topic is created again; empty if the brokers do not say it (Kafka before 2.8)."""
     cluster: str = ""
     """The id of the Kafka cluster; empty if the brokers do not say it."""
 
@@ -316,7 +316,9 @@ class _EpochsRequest(Request[_EpochsRequest_v3]):  # type: ignore[misc]
 
 
 class Fork(NamedTuple):
-    """Up to `offset`, the log of a partition is one that had a certain leader. `epoch` is that of the batch there."""
+    """Up to `offset`, the log of a partition is the one that the leader asked about had. `epoch` is that of the batch
+    there.
+    """
 
     offset: int
     epoch: int
@@ -330,7 +332,7 @@ async def present(client: Any, names: Collection[str]) -> list[Topic]:
 
 
 async def forks(client: Any, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
-    """Returns how far the log of each partition is one that was read from a leader with this epoch.
+    """Returns up to which offset the log of each partition is the one that its leader of this epoch had.
 
     Partitions of which the brokers do not say it are left out. Raises Unavailable, also while one has no leader.
     """
@@ -365,8 +367,8 @@ def _forks(answer: Any) -> dict[Partition, Fork]:
 
 
 async def _metadata(client: Any, names: Iterable[str]) -> Any:
-    """Returns what one of the brokers says about these topics and its cluster. For a while, those that are known
-    include one that has died.
+    """Returns what one of the brokers says about these topics and its cluster. The known brokers may include a dead
+    one.
     """
     error: KafkaError = LeaderNotAvailableError("no broker is known")
     known = [broker.nodeId for broker in client.cluster.brokers()]

@@ -38,7 +38,7 @@ from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 0.5
 _LASTS_MS = 20_000
-"""What is stored expires if no projector has taken a sample for so long."""
+"""The stored moments expire if no projector has taken a sample for this time."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class _Sample(Struct, frozen=True):
 
 
 class Seen(NamedTuple):
-    """What Kafka has said last: the id of the cluster, empty if it is not known, and the topics."""
+    """The last answer of Kafka: the id of the cluster, empty if it is not known, and the topics."""
 
     cluster: str
     topics: Sequence[Topic]
@@ -72,7 +72,7 @@ class DataAsOf:
         self._reader: Reader | None = None
         self._complete = Completeness(settings, writing.store)
         self.seen: Seen | None = None
-        """None if Kafka could not be asked last."""
+        """None if Kafka did not answer the last time."""
         self.able_at = time.monotonic()
         """When it was last known that samples can be taken here: the Kafka of this installation has answered, and the
         clocks agree; at first the moment of creation."""
@@ -80,7 +80,7 @@ class DataAsOf:
         self._waiting: dict[bytes, _Sample] = {}
         """The sample that each shard has not reached yet. A later one would move away from it while changes arrive."""
         self._of_topics: dict[tuple[bytes, str], _Sample] = {}
-        """The same of each topic in a shard: it need not wait for topics that are far behind."""
+        """The same for each topic in a shard: it need not wait for other topics, which may be far behind."""
 
     async def run(self, stop: Stop) -> None:
         """Take samples until `stop` is set. Retries while Redis or Kafka is unavailable."""

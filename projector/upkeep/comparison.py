@@ -51,9 +51,9 @@ _PAUSE_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 600.0
 """Seconds to wait before what could not be compared is looked at again; twice as long each time."""
 _NAMED_SECONDS = 10.0
-"""For how long a break is named at least, so that whoever asks every few seconds has seen it."""
+"""The minimum time for which a break is named, so that whoever asks every few seconds sees it."""
 _STRAYS_SECONDS = 3600.0
-"""So often, live records in former partitions are counted."""
+"""The time between two counts of the live records in former partitions."""
 SubjectName = Literal["access", "documents"]
 SUBJECTS: tuple[SubjectName, ...] = get_args(SubjectName)
 
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ComparisonProgress(msgspec.Struct, frozen=True):
-    """What a comparison still has to do. It is one of these breaks and generations: others need one of their own."""
+    """The rest of a comparison of these breaks and generations. Others need a comparison of their own."""
 
     of: list[Break]
     generations: list[GenerationId]

@@ -3,10 +3,10 @@
 Each shard remembers, for each topic, the last moment at which it had everything that Kafka held
 (`projector/redis/lua/store_as_of.lua`). Kafka keeps a deletion for `delete.retention.ms` at least. If the next such
 moment comes later than that, deletions may be missing, whatever was in the way: no projector ran, a line was behind, or
-Redis came back from an older copy. Then the break is noted first, and the topic begins again after that.
+Redis came back from an older copy. Then the break is noted, and after that the topic begins again.
 
 A shard that was emptied begins when its copy of the control record is created, because everything is read after that.
-So the break also says that it took too long to fill it, whichever projectors did that.
+So the break is also noted if it took too long to fill the shard, whichever projectors filled it.
 """
 
 import logging
@@ -26,20 +26,20 @@ from schemas.settings import ProjectorSettings
 from schemas.words import utc
 
 _READ_SECONDS = 10.0
-"""How often `delete.retention.ms` is read again."""
+"""The time between two reads of `delete.retention.ms`."""
 _LEAST_MS = 5_000
-"""A shorter pause is not noticed: samples are taken every half second, and Kafka takes seconds to compact."""
+"""A shorter gap does not count: samples are taken every half second, and Kafka takes seconds to compact."""
 _MOMENT_SECONDS = 2.0
 """Projectors that notice the same break do so within this time."""
 
 Missed = Mapping[bytes, Mapping[str, int]]
-"""Of each copy, the topics that were not complete for too long, with the moment at which they were."""
+"""For each copy, the topics that were incomplete for too long, with the last moment at which they were complete."""
 
 logger = logging.getLogger(__name__)
 
 
 class Completeness:
-    """What a projector knows of the topics whose deletions it has to read in time."""
+    """Watches whether the deletions of each topic are read in time."""
 
     def __init__(self, settings: ProjectorSettings, store: Store) -> None:
         self._store = store
@@ -48,11 +48,11 @@ class Completeness:
         self._read_at = 0.0
         self._incarnations: dict[bytes, str] = {}
         self._first: dict[str, int] = {}
-        """The moments with which a shard begins that has none."""
+        """The moments with which a shard without moments begins, by topic."""
         self._noted: Missed = {}
 
     async def read_retention(self, reader: Reader) -> None:
-        """Read for how long Kafka keeps deletions, now and then. Raises Unavailable."""
+        """Read for how long Kafka keeps deletions, at most once in `_READ_SECONDS`. Raises Unavailable."""
         now = time.monotonic()
         if self._kept is None or now - self._read_at > _READ_SECONDS:
             described = await reader.described()
@@ -67,7 +67,7 @@ class Completeness:
             return {tag: [] for tag in record.copies}
         if record.incarnations() != self._incarnations:
             # A new shard took over slots of others, and begins with their moments. So does one that was emptied, unless
-            # its copy was created earlier: they are those of a moment ago, or deletions were missed there, too.
+            # its copy was created earlier. Their moments are recent, unless deletions were missed there, too.
             self._first = await self._lowest(record)
             self._incarnations = record.incarnations()
         noted = self._noted
@@ -110,7 +110,7 @@ class Completeness:
 def _is_noted(record: ControlRecord, new: Break) -> bool:
     """Returns whether another projector has noted it a moment ago.
 
-    If it was noted earlier, a comparison may have begun meanwhile, and what Kafka has removed since then is news to it.
+    If it was noted earlier, a comparison may have begun since, which does not know what Kafka has removed after that.
     """
     return any(
         (noted.kind, noted.topic, noted.since) == (new.kind, new.topic, new.since) and noted.age < _MOMENT_SECONDS

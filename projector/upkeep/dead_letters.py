@@ -45,7 +45,7 @@ _MAX_GAP = 5000
 _MAX_GROUP = 1000
 _LOOK_SECONDS = 10.0
 _AT_ONCE = 1_000
-"""How many dead letters Redis compares with a pattern in a call: it takes less than half a millisecond."""
+"""The number of dead letters that Redis compares with a pattern in a call, in less than half a millisecond."""
 _MANY = 10_000
 """With more dead letters, not every observation looks through all of them."""
 MOST_TO_JUDGE = 1_000
@@ -72,11 +72,11 @@ async def all_dead_letters(store: Store) -> list[DeadLetter]:
 
 
 class OfAccess:
-    """Knows the dead letters of organizations and API keys that nobody has accepted, however many others there are:
-    what they should have changed is as before.
+    """Finds the dead letters of organizations and API keys that nobody has accepted, however many others there are. The
+    changes in their records have not taken effect.
 
-    Redis looks through the names of all dead letters for that, a thousand at a time. If there are very many, it does so
-    less often.
+    Redis looks through the names of all dead letters for that, a thousand at a time. If there are more than `_MANY`, it
+    does so less often.
     """
 
     def __init__(self, store: Store, settings: ProjectorSettings) -> None:
@@ -188,7 +188,7 @@ def _is_in(letter: DeadLetter, offsets: Mapping[Partition, Ranges]) -> bool:
 async def drop(store: Store, settings: ProjectorSettings, named: Sequence[OffsetRange], filtered: Filter) -> int:
     """Delete the dead letters in these ranges, or matching, as in `choose`. Returns how many were still stored.
 
-    Those of accepted records are not stored again, either after Redis was emptied. Raises Refused or Unavailable.
+    Those of accepted records are not stored again, even after Redis was emptied. Raises Refused or Unavailable.
     """
     dead_letters = await choose(store, named, filtered)
     accepted = {(letter.topic, letter.partition) for letter in dead_letters if letter.accepted}

@@ -1,9 +1,9 @@
-"""What one projector does for all of them: it measures Data-As-Of, counts partitions, and looks for evicted keys.
+"""Does what one projector does for all of them: it measures Data-As-Of, counts partitions, and looks for evicted keys.
 
-It holds a lock. The others look now and then whether it is free, so that the work costs the same, however many
-projectors there are. What any projector may do, such as jobs, the holder looks for most often. If it dies, the lock
-expires within seconds. If it loses Kafka, or its clock is wrong, it gives the lock up, and leaves it to the others for
-a while. Two that hold it for a moment do no harm.
+That projector holds a lock, and the others wait until it is free, so the work costs the same however many projectors
+there are. The holder also looks most often for what any projector may do, such as jobs. If it dies, the lock expires
+within three seconds. If it loses Kafka, or its clock is wrong, for ten seconds, it leaves the lock to the others for
+ten seconds. Two that hold it for a moment do no harm.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ _SELDOM = 5
 _LOCK_SECONDS, _PAUSE_SECONDS = 3, 2.0
 _LOOK_SECONDS, _FORGET_SECONDS = 2.0, 60.0
 _UNABLE_SECONDS = 10.0
-"""How long the holder may be unable to take samples. What it has stored of Data-As-Of lasts for longer."""
+"""The time for which the holder may be unable to take samples. The Data-As-Of that it has stored lasts longer."""
 _STANDS_BACK_SECONDS = 10.0
-"""How long the lock is then left to others, which look more often than this."""
+"""The time for which the lock is then left to others, which look more often than this."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class Duty:
         self._stands_back_until = -inf
 
     def often(self, seconds: float) -> float:
-        """Returns how long to wait between two looks at what any projector may do: these seconds, or several times as
-        long while another projector has the duty.
+        """Returns the time between two looks at what any projector may do: these seconds, or `_SELDOM` times as long
+        while another projector has the duty.
         """
         return _SELDOM * seconds if self._is_of_another else seconds
 
@@ -69,7 +69,9 @@ class Duty:
         await repeat("the duty of one projector", turn, stop, lambda: _PAUSE_SECONDS)
 
     async def _work(self, lost: Stop, stop: Stop) -> bool:
-        """Work until the lock is lost, or until `stop` is set. Returns False as soon as another one could do better."""
+        """Work until the lock is lost, or until `stop` is set. Returns False if no sample could be taken for
+        `_UNABLE_SECONDS`, so that another projector may do better.
+        """
         as_of = DataAsOf(self._settings, self._writing)
         partitions = Partitions(self._settings, self._writing, lambda: as_of.seen)
         store, evictions = self._writing.store, Evictions(self._writing.store)
@@ -98,4 +100,4 @@ class Duty:
                 return not is_unable.done()
             finally:
                 for task in tasks:
-                    task.cancel()  # a broker may not answer for long: the lock is not held until then
+                    task.cancel()  # a broker may take long to answer: the lock is not held for that

@@ -1,8 +1,8 @@
 """Notices keys that Redis has evicted: the break `evicted`.
 
-Redis counts them, from 0 after each start. What is stored beside each copy of the control record is how many of them
-were noted (`projector/redis/lua/note_evictions.lua`): so they are noticed whenever a projector looks, also after the
-policy was corrected. The projector that has the duty looks (`projector/upkeep/duty.py`).
+Redis counts them, from 0 after each start. The count that was noted last is stored beside each copy of the control
+record (`projector/redis/lua/note_evictions.lua`): so they are noticed whenever a projector looks, also after the policy
+was corrected. The projector that has the duty looks (`projector/upkeep/duty.py`).
 """
 
 import logging
@@ -15,13 +15,13 @@ from projector.redis.store import Store
 from schemas import names
 
 _AGAIN_SECONDS = 10.0
-"""While a server evicts all the time, they are noted so often: each time, lines open new sessions."""
+"""The shortest time between two notes, while a server evicts all the time: at each note, lines open new sessions."""
 
 logger = logging.getLogger(__name__)
 
 
 class Evictions:
-    """What a projector knows of the keys that were evicted."""
+    """Notices evicted keys, and remembers what was noted last."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,8 +39,8 @@ class Evictions:
 
 
 async def since_noted(store: Store, record: ControlRecord, noted: Mapping[bytes, str]) -> dict[bytes, str]:
-    """Returns what each server has evicted, by the copies, if it has evicted keys since that was noted last. `noted` is
-    what was noted since this was called last. Raises Unavailable.
+    """Returns, by copy, the run and the count of each server that has evicted keys since its stored count. `noted` has
+    what this function has returned last, if its break was noted. Raises Unavailable.
     """
     commands = [
         note_evictions(evictions=names.copy(names.EVICTIONS, tag), noted=noted.get(tag, "")) for tag in record.copies

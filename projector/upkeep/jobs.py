@@ -47,7 +47,7 @@ _REPLAYED = (API_KEY, *RESOURCES)
 _DUE = {"erase": JOB_ERASE, "replay": JOB_REPLAY}
 _PAUSE_SECONDS = 1.0
 _MOST_AT_ONCE = 100
-"""How many jobs of a kind are run at the same time; each has a lock that is renewed."""
+"""The number of jobs of a kind that run at the same time; each has a lock that is renewed."""
 
 logger = logging.getLogger(__name__)
 
@@ -269,8 +269,8 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
 async def _records_of_keys(store: Store, owner: bytes, keys: list[bytes]) -> list[bytes]:
     """Returns the records of the hashes of the API keys among these keys.
 
-    If only the record were left when the organization is recreated, it would open to a key that was deleted meanwhile:
-    without the API key, nothing tells which record it is.
+    If only the record were left when the organization is recreated, it would admit a key that was deleted meanwhile:
+    without the stored API key, nothing tells which record is the key's.
     """
     if not (api_keys := names.api_key_entities(owner, keys)):
         return []

@@ -22,7 +22,7 @@ _PAUSE_SECONDS = 1.0
 _SHORT_PAUSE_SECONDS = 0.1  # while readers wait for a shard to be filled
 _WARN_SECONDS, _MEASURE_SECONDS = 60.0, 10.0
 _SWEEP_SECONDS = 20.0
-"""A generation that has been dropping for this time has lost the command that dropped it."""
+"""After this time in `dropping`, the command that drops a generation is assumed dead."""
 _MEMORY_WARNING = 0.8
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Keeper:
     """Runs once in every projector, beside its lines."""
 
     def __init__(self, settings: ProjectorSettings, writing: Writing, often: Callable[[float], float] = float) -> None:
-        """`often` returns how many seconds to wait in place of these (`Duty.often`)."""
+        """`often` returns the seconds to wait in place of the given ones (`Duty.often`)."""
         self._settings = settings
         self._writing = writing
         self._often = often
@@ -82,7 +82,9 @@ class Keeper:
                     del self._end_offsets[copy.incarnation]
 
     async def _read_end_offsets(self, record: ControlRecord) -> dict[Partition, int] | None:
-        """Returns None if a topic is missing: a Redis that holds nothing is not complete. The health says so."""
+        """Returns the end offsets of all partitions. None if a topic is missing, because an empty Redis would count as
+        complete then. The health reports the missing topic.
+        """
         async with open_reader(self._settings, KINDS) as reader:
             try:
                 partitions = await reader.existing_partitions()

@@ -5,9 +5,9 @@ never removes the last of them, because it works in each partition alone; a null
 after `delete.retention.ms`. So whoever reads the topics from the beginning after that, as after an emptied Redis or in
 a rebuild, brings back what was deleted.
 
-How many partitions each topic has is remembered in the control record, and for an emptied Redis in Kafka as well: in
-the group `<group id>.partitions`, which has no members, as the metadata of the offset of partition 0. Kafka deletes it
-with the topic, and forgets what is not written for `offsets.retention.minutes`.
+The number of partitions of each topic is stored in the control record, and in case Redis is emptied, in Kafka as well:
+in the group `<group id>.partitions`, which has no members, as the metadata of the offset of partition 0. Kafka deletes
+it with the topic, and forgets what is not written for `offsets.retention.minutes`.
 """
 
 import logging
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Partitions:
-    """What a projector knows of the number of partitions."""
+    """Notices when the number of partitions of a topic grows."""
 
     def __init__(self, settings: ProjectorSettings, writing: Writing, seen: Callable[[], Seen | None]) -> None:
         """`seen` returns what Kafka has said last about the topics."""
@@ -45,7 +45,7 @@ class Partitions:
         self._seen = seen
         self._texts = OffsetTexts(settings, f"{settings.group_id}.partitions")
         self._written: dict[str, PartitionCount] = {}
-        """What Kafka remembers, as far as this projector has written it."""
+        """The numbers stored in Kafka, as far as this projector has written them."""
         self._written_at = 0.0
 
     async def run(self, stop: Stop) -> None:

@@ -1,8 +1,8 @@
-"""Passes over the keys of Redis, for those of deleted organizations: all of them share a pass.
+"""Looks through the keys of Redis for those of deleted organizations, which all share a pass.
 
-On a cluster, all keys of an organization are in one slot, so that only the server of the slot is asked; and the one to
-which it is being moved. A pass yields to readers. How far it has come is stored every second: if its program ends,
-another one continues there, on the same server.
+On a cluster, all keys of an organization are in one slot, so only the server of the slot is asked, and the server to
+which the slot is being moved. A pass yields to readers. Its cursor is stored every second: if its program ends, another
+one continues there, on the same server.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ Drop = Callable[[bytes, list[bytes]], Awaitable[int]]
 
 
 class _PassProgress(msgspec.Struct, frozen=True):
-    """Which organizations a pass looks for, with the heads of their deletions, up to which cursor it has come, and how
-    many keys it has deleted of each.
+    """The progress of a pass: the organizations that it looks for, with the heads of their deletions, its cursor, and
+    the number of keys that it has deleted of each.
     """
 
     heads: dict[str, str]

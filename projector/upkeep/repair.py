@@ -160,9 +160,9 @@ def _tombstone(reading: Reading, entity: Entity, value: bytes, lost: frozenset[s
     """Returns the tombstone that compaction has removed; None if Kafka cannot have had one, so that nothing may be
     deleted.
 
-    There is none if the topic has lost its history, if it begins after the event, so that it may be the event that is
-    missing, or if nothing was published after the event. What is in a record batch that cannot be read may be the
-    newest record of any entity.
+    There is none if the topic has lost its history; if it begins after the event, so that the event itself may be
+    missing; or if nothing was published after the event. Nothing may be deleted either if the partition has a record
+    batch that cannot be read: the newest record of the entity may be in it.
     """
     head = read_head(value)
     at = reading.topics.partition(entity[0], head.partition)

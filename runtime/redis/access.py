@@ -105,7 +105,7 @@ class Address(Struct, frozen=True):
 
 
 class Access(Struct, frozen=True):
-    """How the settings say that Redis is reached."""
+    """The way to Redis that the settings describe."""
 
     kind: Kind
     hosts: tuple[Host, ...]
@@ -184,8 +184,8 @@ def location(settings: RedisSettings, longest: float, *, first: float = 0.5) -> 
     """Returns where Redis is. It has to be called in an event loop. Raises AddressError.
 
     A Sentinel or node that is asked has `first` seconds to answer, then the next one is asked. If none of them has said
-    where Redis is, each has twice as long at the next attempt, and at most `longest` seconds: TLS takes long in a
-    region that is far away, but one that stands still must not hold up a failover.
+    where Redis is, each has twice as long at the next attempt, and at most `longest` seconds: TLS is slow to a distant
+    region, but one that does not answer must not delay a failover.
     """
     found = access(settings)
     match found.kind:
@@ -260,7 +260,7 @@ class Sentinels(_Asked):
             # redis-py adds a list of connections to the message.
             raise Unavailable(str(error).partition(" : <")[0]) from error
         except RuntimeError as error:
-            # For a connection that was reset while nobody used it, asyncio has errors of connections, uvloop has this.
+            # For a connection that was reset while idle, asyncio raises an error of connections, and uvloop this one.
             if "the handler is closed" not in str(error):
                 raise
             raise Unavailable("the connection to a Sentinel was reset") from error
@@ -319,7 +319,7 @@ def _cancelled_if_told() -> Iterator[None]:
     """Raises CancelledError at the end of the block if the task was cancelled inside.
 
     redis-py sends with `asyncio.wait_for`, which swallows a cancellation that comes with the reply (Python 3.11). The
-    task would never end, and so would the worker.
+    task would never end, nor would the worker.
     """
     try:
         yield

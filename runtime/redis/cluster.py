@@ -1,7 +1,7 @@
 """The primaries of a cluster: which of them serves which slot.
 
-What is done with a primary is up to the program (`N`): it may keep a connection to each one, or open them when they are
-needed. Its key decides which primary a command is sent to. While slots are being moved, or after a replica was
+The program decides what it has for a primary (`N`): it may keep a connection to each one, or open connections when they
+are needed. The key of a command decides which primary gets it. While slots are being moved, or after a replica was
 promoted, Redis redirects (`runtime/redis/errors.py`), and the slot map has to be read again.
 """
 
@@ -21,14 +21,14 @@ class Primaries(Generic[N]):
     """The primaries, as the slot map said it last."""
 
     def __init__(self, slot_map: SlotMap, opened: Callable[[Address], N], dropped: Callable[[N], None]) -> None:
-        """`opened` makes what the program has for each primary, and `dropped` is called with it when the node is no
-        primary any more.
+        """`opened` makes the program's object for a primary, and `dropped` is called with it when the node is no longer
+        a primary.
         """
         self._map = slot_map
         self._opened = opened
         self._dropped = dropped
         self.owners: list[N | None] = [None] * names.SLOTS
-        """What the program has for the primary of each slot."""
+        """The program's object for the primary of each slot."""
         self.nodes: dict[Host, N] = {}
         """The primaries, and nodes that were named by a redirection since the map was read."""
         self.version = 0
@@ -56,7 +56,7 @@ class Primaries(Generic[N]):
             self._dropped(self.nodes.pop(host))
 
     def owner(self, slot: int) -> N:
-        """Returns what the program has for the primary of a slot. Raises Unavailable if none is known."""
+        """Returns the program's object for the primary of a slot. Raises Unavailable if none is known."""
         node = self.owners[slot]
         if node is None:
             if self.version:  # otherwise it has not been read yet, and is going to be
@@ -65,7 +65,7 @@ class Primaries(Generic[N]):
         return node
 
     def node(self, host: Host) -> N:
-        """Returns what the program has for the node at this address."""
+        """Returns the program's object for the node at this address."""
         if host not in self.nodes:
             self.nodes[host] = self._opened(self._map.address(host))
         return self.nodes[host]

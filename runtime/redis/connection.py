@@ -12,8 +12,8 @@ A caller that has waited too long fails alone while anything arrives, because th
 Only if nothing arrives, or if one reply takes much too long, the connection counts as dead.
 
 A *checked* command is answered together with the replies of a check, one command that Redis executes before it and one
-that it executes after it: the two stand around all checked commands of a write. So every caller learns what the server
-was when it executed the command, in the same round trip. The replies to a *pipeline* reach its caller together.
+that it executes after it: the two stand around all checked commands of a write. So every caller learns, in the same
+round trip, the state of the server when it executed the command. The replies to a *pipeline* reach its caller together.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ Words = tuple[Argument, ...]
 
 _CHECKS_PER_TIMEOUT = 10
 _LONGEST_TIMEOUTS = 4
-"""A connection is given up if a reply takes as many timeouts, although bytes arrive: they may be a trickle."""
+"""A connection is given up if a reply takes this number of timeouts, even if bytes arrive: they may be a trickle."""
 _MAX_UNSENT = 16
-"""Commands that are held back for one write. With more, Redis starts on the first ones while this process still
-prepares the others; otherwise the two would wait for each other in turns."""
+"""Maximum number of commands in one write. Redis executes the first ones while this process still prepares the others;
+otherwise the two would wait for each other in turns."""
 _INCOMPLETE = object()
 _NO_LINGER = struct.pack("ii", 1, 0)
 pack: Callable[[Words], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
     """A connection from its opening to its loss. `lost` is done when the connection is over; its result is the reason.
 
     `timeout` is in seconds. A caller that has waited longer fails, unless `late` callers may wait on. If nothing at all
-    has arrived for as long while the oldest command waited, the connection counts as dead and all its callers fail.
+    has arrived for `timeout` while the oldest command waited, the connection counts as dead and all its callers fail.
     """
 
     def __init__(self, timeout: float, max_in_flight: int, *, late: bool = False) -> None:
@@ -295,7 +295,7 @@ def pack_bytes(words: Sequence[bytes]) -> bytes:
 
 
 class _Lengths(dict[int, bytes]):
-    """What stands before a word of each length: the end of the line before it, and the length."""
+    """The bytes before a word, by its length: the end of the line before it, and the length."""
 
     def __missing__(self, length: int) -> bytes:
         return b"\r\n$%d\r\n" % length

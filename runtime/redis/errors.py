@@ -15,7 +15,7 @@ TooOld                     the server is older than Leadview needs
 from typing import ClassVar, Literal
 
 ErrorKind = Literal["unavailable", "error", "busy", "rebuilding"]
-"""What kept Redis from serving a request, in metrics."""
+"""The reason why Redis did not serve a request, in metrics."""
 
 
 class Unavailable(Exception):
@@ -35,7 +35,7 @@ class ErrorReply(Unavailable):
 
     @classmethod
     def of(cls, text: str) -> "ErrorReply":
-        """Returns the error that Redis said."""
+        """Returns the error of the class that the text of a reply names."""
         kind = _KINDS.get(text.partition(" ")[0], cls)
         # Before Redis 7, the refusal of a write is in the middle of what a script failed with.
         return ReadOnly(text) if kind is cls and "READONLY" in text else kind(text)
@@ -50,7 +50,7 @@ class ReadOnly(ErrorReply):
 
 
 class Busy(ErrorReply):
-    """A script has run for so long that Redis answers everything with BUSY, until an operator ends it."""
+    """A script has run for seconds: Redis answers everything with BUSY until an operator ends it."""
 
     kind = "busy"
 

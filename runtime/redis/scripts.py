@@ -9,8 +9,8 @@ first one by docs/generate/preconditions.py:
     -- ARGV  stamp, number, advances(partition, expected, position)..., letters(field, letter)...
 
 A name with `?` may be absent. One with `...` stands for any number of values, or of rows with these fields. Indented
-lines after that say what the names mean. The body has only names. When a script is loaded, places take their place, so
-that they cost nothing:
+lines after that say what the names mean. The body has only names. When a script is loaded, they are replaced by places,
+so that they cost nothing:
 
     KEYS.control, ARGV.stamp       KEYS[1], ARGV[1]
     FIRST.advances, SIZE.advances  where the rows begin, and how many arguments each of them has
@@ -218,7 +218,7 @@ def _known(table: str, places: Sequence[Place]) -> dict[str, str]:
 
 
 def _fields(arguments: Sequence[Place]) -> dict[str, int]:
-    """Returns how far behind the first field of a row each field is."""
+    """Returns the distance of each field from the first field of its row."""
     fields: dict[str, int] = {}
     for place in arguments:
         for at, field in enumerate(place.fields):

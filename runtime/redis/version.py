@@ -1,4 +1,4 @@
-"""Which server answers: Redis or Valkey, and whether it is new enough."""
+"""Finds out which server answers, Redis or Valkey, and whether it is new enough."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +36,7 @@ class Version(Struct, frozen=True, order=True):
 
 
 def check_version(settings: RedisSettings) -> None:
-    """Raises TooOld and AddressError. A server that is away says nothing: who needs it will notice.
+    """Raises TooOld and AddressError. A server that does not answer is not checked: whoever needs it will notice.
 
     A user who may not ask would leave a line in Redis's log of refusals, so the API asks only as the default user.
     """

@@ -47,7 +47,7 @@ test: check $(OLDEST_REDIS)
 
 # The tests that take most of a minute each: quick benchmarks, chaos, and what is counted in instructions.
 test-long: $(VENV)/dev.stamp $(OLDEST_REDIS)
-	LEADVIEW_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	LEADVIEW_TEST_EXAMPLES=300 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Writes the documentation for authors of external tools and for producers into build/docs. Needs Node.js 20 and npm.
 # ARGS="--server https://… --contact ADDRESS" names your API, and whom readers ask for help.

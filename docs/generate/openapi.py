@@ -152,10 +152,11 @@ def _name(resource: Resource) -> str:
 
 def _resource(resource: Resource) -> Json:
     name, noun = _name(resource), resource.noun
-    # In each operation, and a new one at the end: generators pass them in this order.
-    parameters = [_reference("parameters", parameter) for parameter in (f"{name}Id", "IfNoneMatch", "RequestId")]
+    # In each operation, and a new one at the end: generators pass them in this order, behind the id.
+    parameters = [_reference("parameters", parameter) for parameter in ("IfNoneMatch", "RequestId")]
     shared = {"tags": [_tag(resource)]}
     return {
+        "parameters": [_reference("parameters", f"{name}Id")],
         "get": shared
         | {
             "operationId": f"get{name}",

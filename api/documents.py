@@ -25,7 +25,7 @@ from api.errors import (
     InvalidId,
     NoSuchRecord,
 )
-from api.redis.store import NO_ETAG, Reply
+from api.redis.store import Reply
 from api.request import (
     JSON,
     Credentials,
@@ -43,7 +43,7 @@ from api.worker import Worker
 from runtime.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
-from schemas.layouts import ETAG, JSON_START, LARGE
+from schemas.layouts import ETAG, JSON_START, LARGE, NO_ETAG
 from schemas.resources import Resource
 
 _UNTRIED = b"?"
@@ -62,12 +62,8 @@ class Documents:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):  # row 2
             return answer_other_method(request)
-        if (
-            b"prefer" in request.headers
-            and request.method == "GET"
-            and (seconds := wait_of(request.headers[b"prefer"]))
-        ):
-            return await self._read_or_wait(worker, request, seconds)
+        if request.method == "GET" and b"prefer" in request.headers:
+            return await self._read_or_wait(worker, request)
         return self._response(await self._reply(worker, request))  # rows 5 to 10
 
     async def _reply(self, worker: Worker, request: Request, *, paid_by: Credentials | None = None) -> Reply:
@@ -90,13 +86,13 @@ class Documents:
             raise
         return reply
 
-    async def _read_or_wait(self, worker: Worker, request: Request, seconds: int) -> Response:
+    async def _read_or_wait(self, worker: Worker, request: Request) -> Response:
         """Answer a GET as soon as the record differs from the ETags of the request; without any, as soon as there is a
-        record; at the latest after these seconds.
+        record; at the latest after the seconds that `Prefer` names.
         """
-        loop, is_applied, paid_by = asyncio.get_running_loop(), True, None
-        tags = request.headers.get(b"if-none-match")
-        until = loop.time() + seconds
+        loop, paid_by = asyncio.get_running_loop(), None
+        seconds, tags = wait_of(request.headers[b"prefer"]), request.headers.get(b"if-none-match")
+        is_applied, until = seconds > 0, loop.time() + seconds
         while True:
             reply = await self._reply(worker, request, paid_by=paid_by)
             caller = request.caller

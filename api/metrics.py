@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from api.redis.servers import Servers
 from api.redis.serving import Serving
+from api.waiting import Waiting
 from runtime.redis.errors import ErrorKind, Unavailable
 from schemas import names
 from schemas.heartbeat import APART_MS, SILENT_MS, Clocks, Freshness
@@ -81,13 +82,13 @@ class Counters(Struct):
 
 
 async def report_counters(
-    directory: Path, counters: Counters, servers: Servers, serving: Serving, waiting: Callable[[], int]
+    directory: Path, counters: Counters, servers: Servers, serving: Serving, waiting: Waiting
 ) -> None:
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
         while True:
             counters.in_flight = sum(link.in_flight for link in servers.links)
-            counters.waiting = waiting()
+            counters.waiting = waiting.total
             counters.generation = serving.generation
             counters.ready = serving.ready
             write_snapshot(directory, counters)

@@ -1,7 +1,7 @@
 """Requests that wait until a record changes (`Prefer: wait`, RFC 7240).
 
 The worker looks after all that wait at one server in one call, and reads the ETags of their records. It looks more
-rarely the more of them there are, so that they cost Redis no more than a twentieth of its time. Once a second it also
+rarely the more of them there are, so that they cost Redis no more than a twentieth of its time. Twice a second it also
 asks whether their keys are still valid. A look only ends the wait: what is answered is read, checked and charged like
 any other request.
 """
@@ -14,9 +14,10 @@ from itertools import islice
 
 from msgspec import Struct, field
 
-from api.redis.store import NO_ETAG, Store
+from api.redis.store import Store
 from api.request import Credentials
 from runtime.redis.errors import Unavailable
+from schemas.layouts import NO_ETAG
 from schemas.resources import Resource
 
 MOST = 5_000
@@ -111,7 +112,7 @@ class Waiting:
         by_key: dict[bytes, list[Waiter]] = defaultdict(list)
         for one in self._all():
             by_key[one.caller.key_record].append(one)
-        for waiters in list(by_key.values()):
+        for waiters in by_key.values():
             try:
                 is_valid = await self._store.admits(waiters[0].caller, waiters[0].resource)
             except Unavailable:

@@ -79,7 +79,7 @@ class Worker:
         }
         if snapshots is not None:
             kept["the report of the metrics"] = partial(
-                report_counters, snapshots, counters, servers, serving, lambda: self.waiting.total
+                report_counters, snapshots, counters, servers, serving, self.waiting
             )
         return [servers.run(), watch_parent(), *(keep(what, run) for what, run in kept.items())]
 

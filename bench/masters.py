@@ -6,13 +6,13 @@ without as many servers.
 """
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from socket import create_server, socket
 
 from devstack.ports import LOOPBACK
+from devstack.threads import loop_in_thread
 from devstack.waiting import PATIENCE_SECONDS
 from schemas.names import SLOTS
 
@@ -64,12 +64,10 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextmanager
 def masters(server_port: int, count: int) -> Iterator[Masters]:
-    """Run so many masters in a separate thread until the block ends. The server is a cluster that has all slots."""
-    with closing(asyncio.new_event_loop()) as loop:
-        sockets = [create_server((LOOPBACK, 0)) for _ in range(count)]
+    """Run `count` masters in a separate thread until the block ends. The server is a cluster that has all slots."""
+    with ExitStack() as stack, loop_in_thread("masters") as loop:
+        sockets = [stack.enter_context(create_server((LOOPBACK, 0))) for _ in range(count)]
         simulated = Masters(server_port, sockets)
-        thread = threading.Thread(target=loop.run_forever, name="masters")
-        thread.start()
 
         async def listen() -> None:
             for each in sockets:
@@ -86,7 +84,3 @@ def masters(server_port: int, count: int) -> Iterator[Masters]:
             yield simulated
         finally:
             asyncio.run_coroutine_threadsafe(end(), loop).result(PATIENCE_SECONDS)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            for each in sockets:
-                each.close()

@@ -8,13 +8,13 @@ import asyncio
 import re
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
 from msgspec import Struct
 
+from devstack.threads import loop_in_thread
 from devstack.waiting import PATIENCE_SECONDS
 
 _AT_ONCE = 65536
@@ -184,21 +184,16 @@ class FaultyProxy:
 @contextmanager
 def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
     """Run a proxy to this port of 127.0.0.1, in a separate thread, until the block ends."""
-    loop = asyncio.new_event_loop()
-    proxy = FaultyProxy(server_port, loop)
-    thread = threading.Thread(target=loop.run_forever, name="faulty-proxy")
-    thread.start()
-    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
-    server = listening.result(PATIENCE_SECONDS)
-    proxy.port = server.sockets[0].getsockname()[1]
-    try:
-        yield proxy
-    finally:
-        loop.call_soon_threadsafe(server.close)
-        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(PATIENCE_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with loop_in_thread("faulty-proxy") as loop:
+        proxy = FaultyProxy(server_port, loop)
+        listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
+        server = listening.result(PATIENCE_SECONDS)
+        proxy.port = server.sockets[0].getsockname()[1]
+        try:
+            yield proxy
+        finally:
+            loop.call_soon_threadsafe(server.close)
+            asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(PATIENCE_SECONDS)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

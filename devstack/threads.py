@@ -1,5 +1,6 @@
 """Threads that work until they are stopped."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,20 @@ def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+@contextmanager
+def loop_in_thread(name: str) -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread of this name while the block runs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name=name)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class Repeating(threading.Thread):

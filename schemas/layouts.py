@@ -72,7 +72,7 @@ HISTORY_BIT = 12
 """In the two bytes of the partition, the history of the topic begins at this bit."""
 MAX_PARTITIONS = 1 << HISTORY_BIT
 HISTORIES = 1 << (16 - HISTORY_BIT)
-"""So many histories of a topic are told apart."""
+"""The number of histories of a topic that are told apart."""
 PARTITION = slice(14, 16)
 RECORD_TIME = slice(16, HEAD)
 MAX_TIME = (1 << 48) - 1
@@ -141,7 +141,7 @@ WHOLE = slice(0, 65_536)
 """A document's value that ends before this does is read together with key, access and limits. A longer one is read by
 itself, over a connection for such values, so that no reply holds up the small ones."""
 PART = 65_536
-"""It is read in parts of so many bytes, so that neither Redis nor the API is busy with it for long."""
+"""It is read in parts of this number of bytes, so that neither Redis nor the API is busy with it for long."""
 CERTAIN = slice(0, 128)
 """The first bytes of a value differ whenever anything in it does: head, both hashes, a contact's first lead, and how
 the body is stored. So a value whose first bytes are unchanged was not written meanwhile."""
@@ -167,14 +167,15 @@ BUCKET_SPAN = 10_000_000
 
 NO_CONTACT = bytes(HASH_BYTES)
 NO_LEAD = bytes(FIRST_LEAD.stop - FIRST_LEAD.start)
-NO_HEAD = bytes(HEAD)
+NO_ETAG = bytes(ETAG.stop - ETAG.start)
+"""In place of the ETag of a record that does not exist."""
 _HEAD = Struct("<QQQ")
 _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
     *("PUT_LEAD_PREFIX", "PUT_CONTACT_PREFIX", "CONTACT_FORMAT", "STORED_HEAD"),
-    *("PARTITION", "RECORD_TIME", "NOWHERE", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "PLAIN_BODY", "BUCKET_SPAN"),
+    *("PARTITION", "RECORD_TIME", "NOWHERE", "NO_CONTACT", "NO_LEAD", "NO_ETAG", "PLAIN_BODY", "BUCKET_SPAN"),
     *(
         "HEAD",
         "HEAD_FORMAT",

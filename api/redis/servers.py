@@ -226,7 +226,7 @@ class Link:
         def ended(reading: Task[Any]) -> None:
             self._large_turns.leave(queue)
             if not reading.cancelled():
-                reading.exception()  # whoever asked may not be there any more
+                reading.exception()  # the request may not be there any more
 
         reading.add_done_callback(ended)
         return await asyncio.shield(reading)

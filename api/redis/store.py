@@ -20,15 +20,13 @@ from runtime.redis.errors import ConnectionLost, ErrorReply, Unavailable
 from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import GenerationId
-from schemas.layouts import BEING_APPLIED, STATE_LIVE
+from schemas.layouts import BEING_APPLIED, NO_ETAG, STATE_LIVE
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _HEAD_BYTES = _HEAD.size
 _ATTEMPTS = 3
-NO_ETAG = bytes(12)
-"""In place of the ETag of a record that does not exist."""
 _PART_UNDER_WAY = 256
 """An organization has at most a 256th of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 

@@ -95,6 +95,11 @@ def client_of(url: str) -> Any:
     return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS, retry=retry)
 
 
+def calls_of(client: Any, command: str) -> int:
+    """Returns how often Redis has executed a command since the last CONFIG RESETSTAT."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
 def not_available(reason: str) -> NoReturn:
     """Skips the test, or fails it if services are required: in CI, or on demand."""
     if os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1":

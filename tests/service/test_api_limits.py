@@ -18,7 +18,7 @@ from schemas import api_keys
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, responses, running_api
 from tests.harness.api_server import get as request
 from tests.harness.records import Records
-from tests.harness.services import RedisService
+from tests.harness.services import RedisService, calls_of
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 NO_RECORD = LEADS + str(uuid4())
@@ -133,7 +133,7 @@ def pipelined(api: ApiServer, key: str, number: int) -> list[Response]:
 def look_ups(api: ApiServer, records: Records) -> int:
     """Returns how often a key was looked up. A first one makes sure that Redis knows the script."""
     get(api, unknown_key())
-    return int(records.client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    return calls_of(records.client, "evalsha")
 
 
 @pytest.mark.parametrize("was_valid", [pytest.param(False, id="unknown"), pytest.param(True, id="revoked")])

@@ -29,7 +29,7 @@ from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import generation, ids, numbers
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Opened, Projection, behind_proxy
-from tests.harness.services import RedisService, client_of
+from tests.harness.services import RedisService, calls_of, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 ACCESS = (crm.organization(1), crm.api_key(1))
@@ -326,7 +326,7 @@ async def test_connections_that_are_opened_at_once_are_confirmed_by_two_readings
     """Not by the reading that is under way when they come: it may have begun before their connections were opened."""
 
     def readings() -> int:
-        return int(client.info("commandstats")["cmdstat_hgetall"]["calls"])
+        return calls_of(client, "hgetall")
 
     async with behind_proxy(redis_server) as (slow, proxy):
         with client_of(redis_server.url) as client:

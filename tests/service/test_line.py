@@ -39,6 +39,7 @@ from tests.harness.generations import generation
 from tests.harness.histories import now_ms
 from tests.harness.projection import Projection
 from tests.harness.scripted_kafka import ScriptedKafka
+from tests.harness.services import calls_of
 from tests.harness.waiting import eventually
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 0)
@@ -959,8 +960,8 @@ async def test_changes_during_a_fan_out_share_the_next_one(stepping: Projection,
         kafka.publish(crm.contact(2, first_name="Grace"))
         await it.covers(21, CONTACTS)
         assert behind(stepping, "Name 22.") == 0
-    assert calls_of(stepping, "set") <= 2 * _OF_CONTACT + 100
-    assert calls_of(stepping, "zadd") <= 2 * _OF_CONTACT
+    assert calls_of(stepping.client, "set") <= 2 * _OF_CONTACT + 100
+    assert calls_of(stepping.client, "zadd") <= 2 * _OF_CONTACT
 
 
 async def test_a_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Projection, kafka: ScriptedKafka) -> None:
@@ -987,11 +988,6 @@ async def test_a_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Proje
     assert kafka.sought(CONTACTS) == [None, None]
 
 
-def calls_of(projection: Projection, command: str) -> int:
-    """Returns how often Redis has executed a command since the last CONFIG RESETSTAT."""
-    return int(projection.client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
-
-
 @pytest.mark.parametrize("changes", [1, 50])
 async def test_a_batch_costs_one_fan_out_however_many_changes_of_a_contact_it_has(
     projection: Projection, changes: int
@@ -1002,5 +998,5 @@ async def test_a_batch_costs_one_fan_out_however_many_changes_of_a_contact_it_ha
     await projection.apply(
         *(crm.contact(2 + number, first_name=f"Name {number}.").record(number) for number in range(changes))
     )
-    assert calls_of(projection, "set") <= 1000 + changes
-    assert calls_of(projection, "zadd") <= 1000
+    assert calls_of(projection.client, "set") <= 1000 + changes
+    assert calls_of(projection.client, "zadd") <= 1000

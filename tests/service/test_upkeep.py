@@ -45,7 +45,7 @@ from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of
-from tests.harness.services import Kafka
+from tests.harness.services import Kafka, calls_of
 from tests.harness.topics import Topics
 from tests.harness.waiting import eventually
 
@@ -439,11 +439,6 @@ async def with_deleted(projection: Projection, organization_ids: Sequence[str]) 
     for organization_id in organization_ids:
         await projection.apply(crm.lead(organization_id=organization_id).record(0))
         await projection.apply(crm.deleted(resources.ORGANIZATION, 2, organization_id=organization_id).record(0))
-
-
-def calls_of(client: Any, command: str) -> int:
-    """Returns how often Redis has executed a command since the last CONFIG RESETSTAT."""
-    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 def scans_of_a_pass(client: Any) -> int:

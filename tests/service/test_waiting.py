@@ -25,7 +25,7 @@ from tests.harness.api_server import (
     running_api_process,
 )
 from tests.harness.projection import Projection
-from tests.harness.services import RedisService
+from tests.harness.services import RedisService, calls_of
 from tests.harness.waiting import eventually
 
 PATH = LEADS + crm.LEAD
@@ -46,15 +46,10 @@ def asking(served: ApiServer, prefer: str = LONG, etag: str | None = None, **mor
     return asyncio.create_task(asyncio.to_thread(served.get, PATH, key=crm.KEY, headers=headers, **more))
 
 
-def asked(projection: Projection) -> int:
-    """Returns how often scripts were called."""
-    return int(projection.client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
-
-
 async def waits(projection: Projection) -> None:
     """Returns when the API looks after a request that waits."""
-    before = asked(projection)
-    await eventually(lambda: asked(projection) > before + 3, "a request waits")
+    before = calls_of(projection.client, "evalsha")
+    await eventually(lambda: calls_of(projection.client, "evalsha") > before + 3, "a request waits")
 
 
 @pytest.fixture

@@ -60,17 +60,17 @@ ENTITIES = Metric("entities in memory at once", "")
 MEMORY = Metric("megabytes of the process", "")
 READINGS = Metric("readings of all topics", "")
 _QUICK_SHARE = 10
-"""A quick run has so many times fewer keys and records."""
+"""A quick run has this many times fewer keys and records."""
 _LEADS_OF_DELETED = 5
 _ENTITIES_OF_ONE = 20
 _KEYS_AT_ONCE = 1_000
 _LATER = 1_000_000
-"""So many offsets behind all other records."""
+"""The distance, in offsets, from all other records."""
 _IDLE_SECONDS, _QUICK_IDLE_SECONDS = 10.0, 2.0
 _READY_SECONDS = 180.0
 TIMES = 10
 VERIFY_MEMORY = 1
-"""So little that few entities need several parts."""
+"""Megabytes: few enough that 15,000 entities need several parts."""
 _SETTLED = 0.9
 """When a second has at least this share of the commands of the one before, the start of the projectors is over."""
 _SAMPLE_SECONDS = 0.02
@@ -376,7 +376,7 @@ def _records_read_again() -> Iterator[list[int]]:
 
 
 def _add_keys(redis: RedisServer, keys: int) -> None:
-    """Store so many keys of another organization."""
+    """Store this number of keys of another organization."""
     owner = names.organization(str(uuid4()))
     with client(redis) as connection:
         for start in range(0, keys, _KEYS_AT_ONCE):

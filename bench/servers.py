@@ -94,8 +94,8 @@ def stage(
     compression: Compression = "none",
     requests: int = 1000,
 ) -> Stage:
-    """Fill a Redis with these records of a core product, and start the API on it. The load are so many requests for
-    leads, randomly chosen."""
+    """Fill a Redis with these records of a core product, and start the API on it. The load is this number of requests
+    for leads, randomly chosen."""
     cores = worker_cores()
     redis = lab.redis(stack, cores)
     fill(redis, records, compression)

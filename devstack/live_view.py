@@ -30,7 +30,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     lag: int
     dead_letters: int
     freshness: Mapping[float, int]
-    """How many batches were visible within so many seconds: a histogram."""
+    """The number of batches that were visible within each number of seconds: a histogram."""
     answers: dict[str, int]
     """Responses of the API by status, without health checks."""
 

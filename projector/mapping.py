@@ -42,7 +42,7 @@ _LIMITED = frozenset((int, list))
 _CONTAINERS = frozenset((dict, list))
 _ATTRIBUTION = "$.data.attribution"
 _SAFE_DIGITS = 18
-"""An integer with so many digits fits into 64 bits."""
+"""An integer with this number of digits fits into 64 bits."""
 _encode = msgspec.json.Encoder().encode
 # A placeholder for the contact while a lead is encoded.
 _CONTACT = cast(Any, msgspec.Raw(SUMMARY))

@@ -239,7 +239,7 @@ class RedisEmpty(_Problem, frozen=True):
 
 
 class Incomplete(_Problem, frozen=True):
-    """So many shards of `of` do not hold everything of the live generation. `addresses` are known on a cluster."""
+    """`shards` of `of` shards do not hold everything of the live generation. `addresses` are known on a cluster."""
 
     parts = ("redis", "api")
     shards: int
@@ -322,7 +322,7 @@ class NotAdvancing(OfLine, frozen=True):
 
 
 class NoPartitions(OfLine, frozen=True):
-    """So many partitions belong to no living projector. `spare`: this one has none."""
+    """This number of partitions belongs to no living projector. `spare`: this one has none."""
 
     partitions: int
     spare: bool
@@ -361,7 +361,7 @@ class DocumentsAsBefore(_Problem, frozen=True):
     parts = ("api",)
     entities: tuple[str, ...]
     unknown: int = 0
-    """So many dead letters were not looked at."""
+    """The number of dead letters that were not looked at."""
 
 
 class OlderPublished(_Problem, frozen=True):
@@ -422,7 +422,7 @@ class DeadLetters(_Note, frozen=True):
 
     count: int
     unknown: int = 0
-    """Of so many it is not known whether readers see something else because of them."""
+    """The number of those of which it is not known whether readers see an older state because of them."""
 
 
 class Silent(_Note, frozen=True):

@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     `problem` says why it could not be read from its batch, or which limit it exceeds. Such a record is bad, and its
     value is None although it is no tombstone. If a whole batch could not be read, it stands for all of its records: for
-    so many `offsets`, from its own on.
+    `offsets` offsets, from its own on.
 
     `history` counts how often the topic was created again, or cut off, as far as that was noticed: offsets of one
     history say nothing about the order of records in another.

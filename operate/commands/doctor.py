@@ -335,7 +335,7 @@ async def _transactions(found: Observation) -> str:
 
 async def _partitions(found: Observation) -> str:
     counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _existing(found).topics)
-    return f"{counts}. At most so many projectors share the work of a topic"
+    return f"{counts}. No more projectors than that share the work of a topic"
 
 
 async def _records(found: Observation, settings: ProjectorSettings) -> str:

@@ -30,7 +30,7 @@ SHARE = 0.05
 """The sampler keeps Redis busy for at most this share of the time."""
 _LONGEST_PAUSE_SECONDS = 60.0
 _ACTS = 10
-"""So many of the latest acts are shown."""
+"""The number of the latest acts that are shown."""
 
 
 class Feed:

@@ -21,7 +21,7 @@ from schemas.resources import KINDS, Kind
 from schemas.settings import ProjectorSettings
 
 NEWEST = 2_000
-"""So many of the newest offsets of each partition are looked through for an entity."""
+"""The number of the newest offsets of each partition that are looked through for an entity."""
 _SECONDS = 4.0
 _FETCH_BYTES = 1_048_576
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")

@@ -1,7 +1,7 @@
 """Asks the coordinators which members the consumer groups have.
 
-Kafka gives partitions to whoever joins the group, such as another installation, or a person with a console consumer.
-No projector applies the partitions of such a member. The right DESCRIBE on the group, which READ includes, is needed.
+Kafka gives partitions to any program that joins the group, such as another installation or a console consumer. No
+projector applies the partitions of such a member. The right DESCRIBE on the group, which READ includes, is needed.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ _SEED, _MULTIPLIER, _SHIFT, _MASK = 0x9747B28C, 0x5BD1E995, 24, 0xFFFFFFFF
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Returns the partition that the Java client chooses for a message key in a topic with so many partitions."""
+    """Returns the partition that the Java client chooses for a message key, in a topic with `partitions` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 

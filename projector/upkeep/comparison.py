@@ -51,7 +51,7 @@ _PAUSE_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 600.0
 """Seconds to wait before what could not be compared is looked at again; twice as long each time."""
 _NAMED_SECONDS = 10.0
-"""The minimum time for which a break is named, so that whoever asks every few seconds sees it."""
+"""The minimum time for which a break is named, so that a person who asks every few seconds sees it."""
 _STRAYS_SECONDS = 3600.0
 """The time between two counts of the live records in former partitions."""
 SubjectName = Literal["access", "documents"]

@@ -215,7 +215,7 @@ async def accept(store: Store, settings: ProjectorSettings, offsets: Mapping[Par
     """Accept these records, with the operator's note. Repeating it is harmless. Returns how many of them are stored as
     dead letters.
 
-    Raises Unavailable, or Refused if a record does not exist, or if Kafka cannot store so many separate ranges.
+    Raises Unavailable, or Refused if a record does not exist, or if Kafka cannot store that many separate ranges.
     """
     async with open_reader(settings, KINDS) as reader:
         await _check_existing(reader, settings, offsets)

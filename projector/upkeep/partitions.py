@@ -2,8 +2,8 @@
 
 A message key may belong to another partition then. Its former records stay in the former partition, and compaction
 never removes the last of them, because it works in each partition alone; a null value in the new partition is removed
-after `delete.retention.ms`. So whoever reads the topics from the beginning after that, as after an emptied Redis or in
-a rebuild, brings back what was deleted.
+after `delete.retention.ms`. So reading the topics from the beginning after that, as after an emptied Redis or in a
+rebuild, brings back what was deleted.
 
 The number of partitions of each topic is stored in the control record, and in case Redis is emptied, in Kafka as well:
 in the group `<group id>.partitions`, which has no members, as the metadata of the offset of partition 0. Kafka deletes

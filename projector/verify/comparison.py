@@ -49,11 +49,11 @@ from schemas.settings import ProjectorSettings
 _ROUNDS = 5
 _PAUSE_SECONDS = 0.3
 _WHOLE = 200
-"""So many whole documents are kept at once, to say which of their fields differ."""
+"""The number of whole documents that are kept at once, to say which of their fields differ."""
 MOST_NAMED = 50_000
-"""Of so many documents, the fields that differ are named."""
+"""The number of documents of which the fields that differ are named."""
 MAX_LATENCY = 0.010
-"""While the API responds more slowly than in so many seconds, a comparison of documents pauses."""
+"""The seconds beyond which a response of the API makes a comparison of documents pause."""
 _NO_GENERATION = GenerationId("")
 """Access depends on none."""
 

@@ -52,5 +52,5 @@ def parts_of(records: int, most: int) -> list[Part]:
 
 
 def most_entities(memory: int) -> int:
-    """Returns how many entities fit into so many megabytes."""
+    """Returns how many entities fit into this number of megabytes."""
     return max(1, memory * 1_000_000 // _ENTITY_BYTES)

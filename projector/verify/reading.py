@@ -20,7 +20,7 @@ from schemas.layouts import HEAD, read_head
 from schemas.resources import CONTACT, ORGANIZATION, Kind
 
 _RECORDS = 500
-"""So many records are taken at once, so that the event loop turns in between: lines may run in it."""
+"""The number of records that are taken at once, so that the event loop turns in between: lines may run in it."""
 _APPLIED_SECONDS = 2.0
 _APPLIED_PAUSE_SECONDS = 0.1
 

@@ -128,7 +128,7 @@ class Report(msgspec.Struct):
         return hash((topic, organization_id, id_ or organization_id)) in self.seen
 
     def leave(self, changing: int, what: str) -> None:
-        """Note that so many kept changing. `what` are documents or organizations."""
+        """Note how many kept changing. `what` are documents or organizations."""
         self.changing = changing
         if changing:
             self.notes.append(f"{changing:,} {what} kept changing and could not be compared")

@@ -32,7 +32,7 @@ _NOTICED_PAUSE_SECONDS = 0.3
 _SINGLE_FETCH_BYTES = 131_072
 """What is fetched at once to read single records."""
 _NEAR = 200
-"""Records that are nearer than so many offsets are read in one go, with those between them."""
+"""Records that are nearer than this number of offsets are read together, with those between them."""
 
 Ranges = Mapping[Partition, tuple[int, int]]
 Place = tuple[Partition, int]

@@ -36,7 +36,7 @@ class Version(Struct, frozen=True, order=True):
 
 
 def check_version(settings: RedisSettings) -> None:
-    """Raises TooOld and AddressError. A server that does not answer is not checked: whoever needs it will notice.
+    """Raises TooOld and AddressError. A server that does not answer is not checked: its user will notice.
 
     A user who may not ask would leave a line in Redis's log of refusals, so the API asks only as the default user.
     """

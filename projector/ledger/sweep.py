@@ -2,7 +2,7 @@
 
 A writer that stands still in the middle of a session could write after the keys were deleted. Therefore the delete
 begins only when every writer has acknowledged the present control record, or has lost its connections: without them, it
-cannot continue its session (`projector/redis/servers.py`).
+cannot continue its session (`projector/redis/node.py`).
 
 The sweep is a writer itself: it deletes in sessions, so it cannot continue over a connection that was opened after the
 record has changed. The keys of a generation are in many slots, so no script can compare the control record while it

@@ -84,9 +84,9 @@ async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -
     try:
         connection, allowed = await connect(await where.find(), ask, within=_SECONDS, max_in_flight=1)
         connection.close("the question was answered")
+    except errors.NotPermitted as error:
+        return Rights(user, [str(error)])
     except errors.Unavailable as error:
-        if str(error).startswith("NOPERM"):
-            return Rights(user, [str(error)])
         raise Unavailable(f"Redis: {error}") from error
     finally:
         await where.close()

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.redis.servers import LARGE_EACH, Link, servers
+from api.redis.link import LARGE_EACH, Link
+from api.redis.links import links
 from api.redis.serving import Serving
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
@@ -214,7 +215,7 @@ async def test_a_forgotten_connection_for_large_values_is_found_without_a_reques
     lead = records.lead(caller.organization_id, text())
     settings = ApiSettings(redis_url=proxy.url, api_redis_timeout=2)
     control.complete_all(settings)
-    api_servers = servers(settings)
+    api_servers = links(settings)
     async with connected(api_servers):
         link, name = api_servers.link(b""), name_of(caller, lead)
         serving = Serving(api_servers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.redis.servers import servers
+from api.redis.links import links
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from projector.kafka.reader import open_reader
@@ -45,7 +45,7 @@ def port_of(url: str) -> int:
 
 
 async def test_both_connections_of_a_worker_of_the_api(redis_server: RedisService) -> None:
-    api_servers = servers(ApiSettings(redis_url=redis_server.url))
+    api_servers = links(ApiSettings(redis_url=redis_server.url))
     async with connected(api_servers):
         await api_servers.link(b"").read_large(b"", b"nothing", None)
         assert kept_alive(port_of(redis_server.url)) == [(True, True)] * 2

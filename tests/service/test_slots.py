@@ -12,7 +12,6 @@ import pytest
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector.ledger import copies
-from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import organization_tag
@@ -253,8 +252,8 @@ async def test_an_emptied_shard_is_never_called_complete(
 
 
 async def is_without_copy(store: Store) -> bool:
-    assert isinstance(store._servers, Cluster)
-    store._servers._primaries.outdated.set()
+    assert store._servers._cluster
+    store._servers._cluster.outdated.set()
     record = await copies.read(store)
     return bool(record and record.shards_without)
 

@@ -17,8 +17,9 @@ from api.errors import InvalidApiKey, TooManyGuesses, Unavailable
 from api.keys import KnownKeys, Recent
 from api.limits import Guesses
 from api.metrics import p99
-from api.redis import servers
-from api.redis.servers import FairQueue, _pause
+from api.redis import links
+from api.redis.fair_queue import FairQueue
+from api.redis.link import _pause
 from api.request import Credentials, Request, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from runtime.redis import errors
@@ -316,4 +317,4 @@ def test_service_resumes_soon_however_long_the_outage_was() -> None:
     assert _pause(0) <= 0.01
     longest = max(_pause(failures) for failures in range(1000))
     assert longest <= 0.3
-    assert servers._CHECK_SECONDS + servers._MAP_PAUSE_SECONDS + longest <= 0.7
+    assert links._CHECK_SECONDS + links._MAP_PAUSE_SECONDS + longest <= 0.7

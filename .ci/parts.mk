@@ -50,7 +50,7 @@ clients: $(VENV)/dev.stamp | $(GO)/go
 browser: $(VENV)/dev.stamp
 	mkdir -p build/browser
 	cd build/browser && npm install --silent --no-audit --no-fund --no-save axe-core@4.14.1
-	$(BIN)/python -m pytest -m browser tests/service/browser $(ARGS)
+	$(BIN)/python -m pytest -m browser tests/service/browser --numprocesses 2 --dist loadfile $(ARGS)
 
 # The screenshots in docs/, of `make run` in Chromium.
 screenshots: $(VENV)/dev.stamp

@@ -17,7 +17,7 @@ _LARGEST_BYTES = 65_536
 
 def from_file(field: str) -> str:
     """Returns the description of the setting that names the file of this secret."""
-    return f"File with the value of `LEADVIEW_{field.upper()}`, in place of that setting"
+    return f"File with the value of `LEADVIEW_{field.upper()}`"
 
 
 def secret_fields(process: type[Any]) -> set[str]:

@@ -105,7 +105,6 @@ def of_metrics() -> dict[str, str]:
         "projector": _metrics(metrics.PROJECTOR),
         "api": _metrics(metrics.API),
         "verify": _metrics(metrics.VERIFY),
-        "process": _metrics(metrics.PROCESS),
     }
 
 

@@ -56,8 +56,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoProjector", *_LATE, "NotMeasured"),
     ),
     "one of two projectors is dead": Row(
-        sign="`status`: 1 of 2 projectors are running, if `LEADVIEW_EXPECTED_PROJECTORS` is 2; otherwise only a note "
-        "that one is silent",
+        sign="`status`: 1 of 2 projectors are running; without `LEADVIEW_EXPECTED_PROJECTORS` a note that one is silent",
         command="the log of that projector; start it again",
         problems=("few_projectors",),
         notes=("silent",),
@@ -111,7 +110,7 @@ ROWS: dict[str, Row] = {
     ),
     "records were removed before they were read": Row(
         sign="`status`: topic …: Kafka deleted records before they were read",
-        command="publish what is missing again, then `leadview verify`, of organizations and keys `verify --access`",
+        command="publish what is missing again, then `leadview verify` and `leadview verify --access`",
         problems=("records_missed",),
         alerts=("TopicHistoryLost",),
     ),
@@ -147,14 +146,13 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "one projector has another prefix, and may not see such topics": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in others, also if Kafka's ACLs hide the topics from it",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in others",
         command="correct the setting of that projector, and restart it",
         problems=("other_settings",),
         alerts=("Problem",),
     ),
     "all projectors have another prefix, and may not see such topics": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program; `/healthz`: topics …: "
-        "this user may not read it",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),
@@ -267,7 +265,7 @@ ROWS: dict[str, Row] = {
     ),
     "one shard is away": Row(
         servers="shards",
-        sign="Requests for its organizations get 503; `status`: Redis cannot be read: 1 of its 3 shards",
+        sign="Requests for its organizations get 503; `status`: Redis cannot be read: … of its … shards",
         command="repair that shard",
         problems=("redis_unknown",),
         answer=_AWAY,
@@ -275,7 +273,7 @@ ROWS: dict[str, Row] = {
     ),
     "one shard was emptied, and no projector fills it": Row(
         servers="shards",
-        sign="Requests for its organizations get 503; `status`: not complete: 1 of the 3 parts",
+        sign="Requests for its organizations get 503; `status`: not complete: … of the … parts",
         command="`leadview run`",
         problems=("no_projector", "incomplete"),
         answer=_AWAY,
@@ -283,7 +281,7 @@ ROWS: dict[str, Row] = {
     ),
     "one shard is lost, its slots were given away, and no projector fills them": Row(
         servers="shards",
-        sign="Requests for its organizations get 503; `status`: not complete: 1 of the 2 parts",
+        sign="Requests for its organizations get 503; `status`: not complete: … of the … parts",
         command="`leadview run`",
         problems=("no_projector", "incomplete"),
         answer=_AWAY,
@@ -302,7 +300,7 @@ ROWS: dict[str, Row] = {
     ),
     "master and replica are away": Row(
         servers="sentinel",
-        sign="Every request gets 503; `status`: Redis cannot be read, with Sentinels and no replica left",
+        sign="Every request gets 503; `status`: Redis cannot be read",
         command="`leadview doctor`; repair Redis",
         problems=("redis_unknown",),
         ready=False,
@@ -320,8 +318,8 @@ ROWS: dict[str, Row] = {
 
 
 def runbook() -> str:
-    """Returns the table for people: what they see, what to run, and what proves that it is over."""
-    return table(("what you see first", "what readers get", "alerts", "what to do"), _rows())
+    """Returns the table for people: what they see, and what to run. Troubles that look alike share a row."""
+    return table(("what you see first", "what readers get", "alerts", "what to do"), dict.fromkeys(_rows()))
 
 
 def _rows() -> Iterator[tuple[str, ...]]:

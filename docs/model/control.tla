@@ -1,8 +1,18 @@
 -------------------------------- MODULE control --------------------------------
 (* The control record of Leadview: what is served, written, covered and dropped.
 
-   The protocol in plain English, with the names of these actions, is docs/how-it-works.md. This module is the same
-   protocol for TLC, which tries every order of every step of every process, with faults in between.
+   The protocol in plain English is docs/how-it-works.md. This module is the same protocol for TLC, which tries every
+   order of every step of every process, with faults in between. The actions of each rule of the page:
+
+     1 to 3    First, RollForward, Restore
+     4, 5      Ask, Change, Roll, Counts, Overtaken; Give, BringBack
+     6, 7      Open, Poll, Write; CoverOthers, CoverHome, GiveUp
+     8 to 10   Fill, Decides, WakeUp; Fenced, Replay, FillReplayed, Replayed; Possible
+     11        Close, Fenced, NewGeneration, Read, Sweep, Mark, Forget, Finish
+     12, 13    Reconnect, Heartbeat
+     14        Look, Answered; in slots.tla Answers, Assign, Add, Decide, WakeUp
+     15        in access.tla
+     16        in breaks.tla Note, Reach, Compare, PutRight
 
    A rule of the protocol holds where `Rule("...")` stands. `Off` names the rules that are switched off: TLC then finds
    the hole that the rule closes (tests/model).                                                                       *)

@@ -875,10 +875,10 @@ async def test_a_line_applies_nothing_of_another_cluster(projection: Projection,
         assert it.copy.state.cluster == "one"
         kafka.cluster = "other"
         kafka.publish(*leads(3, version=2))
-        await eventually(lambda: "another cluster answers" in it.line.health.unavailable, "the line says so")
+        await eventually(lambda: "another Kafka cluster answers" in it.line.health.unavailable, "the line says so")
         assert it.stored() == 3
     async with running(projection, kafka) as it:
-        await eventually(lambda: "another cluster answers" in it.line.health.unavailable, "the next one as well")
+        await eventually(lambda: "another Kafka cluster answers" in it.line.health.unavailable, "the next one as well")
         assert (it.stored(), it.breaks) == (3, [])
         kafka.cluster = "one"
         await it.covers(6)

@@ -157,7 +157,7 @@ def sentences(source: ast.Module) -> Iterator[str]:
                 ignored.add(node.value)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "defect"))):
                 ignored |= set(ast.walk(node))
-            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "Unavailable" | "TypeError")):
+            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "TypeError")):
                 ignored |= set(ast.walk(node))
     for node in ast.walk(source):
         match node:
@@ -165,6 +165,23 @@ def sentences(source: ast.Module) -> Iterator[str]:
                 "[A-Za-z]{2,} [a-z]+ [a-z]{2,}", text
             ):
                 yield f"line {node.lineno}: {text}"
+
+
+REASONED = {"Conflict", "Denied", "Refused", "SessionEnded", "Unavailable"}
+TEXTS_LEFT = ("projector/redis/servers.py", "projector/redis/store.py")
+"""Their errors still say why in a text."""
+
+
+def reasons_in_words(source: ast.Module) -> Iterator[str]:
+    """The errors that are given a text in place of a `projector.reason` or a `projector.problem`, also one in three
+    words or fewer.
+    """
+    for node in ast.walk(source):
+        match node:
+            case ast.Call(func=function, args=[ast.Constant() | ast.JoinedStr() | ast.BinOp(), *_]) if REASONED & {
+                name.id for name in ast.walk(function) if isinstance(name, ast.Name)
+            }:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
 def lists_of_kinds(source: ast.Module) -> Iterator[str]:
@@ -191,6 +208,13 @@ def lists_of_kinds(source: ast.Module) -> Iterator[str]:
             'x = f"{a} of the last {b} records"; raise BadRecord("the JSON is nested")',
             "give it a kind, and say it in schemas/words.py",
             id="a line makes no words",
+        ),
+        pytest.param(
+            [path for path in files("projector") if not str(path).endswith(TEXTS_LEFT)],
+            reasons_in_words,
+            'raise Refused(f"{a} is gone")\nraise (Denied if a else Unavailable)("no")\nraise Refused(str(error))',
+            "give it a kind in projector/reason.py, and say it in projector/words.py",
+            id="what runs refuses nothing in words",
         ),
         pytest.param(
             # A resource that is added would be missing there.

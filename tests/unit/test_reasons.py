@@ -135,7 +135,7 @@ def test_each_kind_of_reason_has_a_text() -> None:
 
 
 @pytest.mark.parametrize(("reason", "text"), [pytest.param(*row, id=row[0].kind) for row in SAID.items()])
-def test_an_error_says_its_reason(reason: Reason, text: str) -> None:
+def test_error_says_its_reason(reason: Reason, text: str) -> None:
     assert str(Unavailable(reason)) == str(Refused(reason)) == text
 
 
@@ -159,5 +159,5 @@ def test_an_error_says_its_reason(reason: Reason, text: str) -> None:
         ),
     ],
 )
-def test_an_error_says_a_problem_as_status_does(error: WithReason, text: str) -> None:
+def test_error_says_a_problem_as_status_does(error: WithReason, text: str) -> None:
     assert str(error).startswith(text)

@@ -21,6 +21,7 @@ from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, State
 from projector.ledger.ledger import Session, Sessions
 from projector.ledger.writers import Writing
+from projector.reason import GenerationReason
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, Stamp, number_of
@@ -119,8 +120,5 @@ async def _dropping(writing: Writing, generation: GenerationId, begun: Stamp) ->
         if generation not in state.known and begun.lineage == stamp.lineage and begun.epoch < stamp.epoch:
             raise _Finished
         if generation not in state.dropping or generation == state.live or generation in state.written:
-            raise Refused(
-                f"Redis was emptied or went back in time: generation {number_of(generation)} is not being dropped any "
-                "more. Check `status`, then run `drop` again if there is still something to drop."
-            )
+            raise Refused(GenerationReason("generation_not_dropping", number_of(generation)))
         yield session

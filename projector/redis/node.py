@@ -20,6 +20,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from projector.errors import Denied, Unavailable
+from projector.reason import RedisReason
 from runtime.redis import errors
 from runtime.redis.access import Address, Sentinels
 from runtime.redis.connection import Connection, connect, pack
@@ -64,7 +65,7 @@ class ReplicationEpoch:
             await fence.confirm()
             fence.confirmed.add(connection_number)
         if replication_epoch not in (None, self.number):
-            raise Unavailable("Redis: it restarted or failed over while a batch was being written")
+            raise Unavailable(RedisReason("restarted"))
 
 
 class _Opened(NamedTuple):
@@ -219,7 +220,7 @@ def good(replies: list[Any]) -> list[Any]:
 
 
 def _ours(error: errors.Unavailable) -> Unavailable:
-    return (Denied if isinstance(error, errors.NotPermitted) else Unavailable)(f"Redis: {error}")
+    return (Denied if isinstance(error, errors.NotPermitted) else Unavailable)(RedisReason("redis_failed", str(error)))
 
 
 def fields(info: bytes) -> dict[str, str]:

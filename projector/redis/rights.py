@@ -10,6 +10,7 @@ import orjson
 from msgspec import Struct
 
 from projector.errors import Unavailable
+from projector.reason import RedisReason
 from projector.redis.scripts import may
 from runtime.redis import errors
 from runtime.redis.access import Sentinels, access
@@ -87,7 +88,7 @@ async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -
     except errors.NotPermitted as error:
         return Rights(user, [str(error)])
     except errors.Unavailable as error:
-        raise Unavailable(f"Redis: {error}") from error
+        raise Unavailable(RedisReason("redis_failed", str(error))) from error
     finally:
         await where.close()
     if isinstance(allowed, bytes):

@@ -14,9 +14,9 @@ import msgspec
 
 from projector.errors import Refused, Unavailable
 from projector.problem import RedisEvicts
+from projector.reason import RedisReason
 from projector.redis.node import Fence, Node, fields, good
 from projector.redis.servers import Servers
-from projector.words import say
 from runtime.redis.connection import pack, pack_bytes
 from runtime.redis.errors import ErrorReply, ReadOnly
 from runtime.redis.routing import all_of
@@ -202,16 +202,13 @@ class Store:
         # The reply is a list of lists: first slot, last slot, primary, replicas.
         found = await node.ask(b"CLUSTER", b"SLOTS")
         if len({(host, port) for _, _, (host, port, *_), *_ in found}) > 1:
-            raise Refused(
-                "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
-                "rediss+cluster://) in LEADVIEW_REDIS_URL."
-            )
+            raise Refused(RedisReason("one_of_cluster"))
 
     async def check_policy(self) -> None:
         """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
         for memory in await self.memories():
             if memory.evicts:
-                raise Refused(f"{say(RedisEvicts((memory.policy,)))}.")
+                raise Refused(RedisEvicts((memory.policy,)))
 
     async def memories(self) -> list[Memory]:
         """Returns the memory of each server that holds documents. Raises Unavailable."""

@@ -202,7 +202,9 @@ async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entr
         assert await is_read(client, entries[1])
 
 
-async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
+async def test_entries_after_half_a_reply_are_read_again(
+    proxy: FaultyProxy, entries: list[Entry], opened: Open
+) -> None:
     for end_after in range(1, 400, 23):
         proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
         async with opened(proxy.url) as client:
@@ -256,7 +258,9 @@ async def test_a_server_that_is_busy_with_a_script(
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_full_server(durable_redis: RedisServer, entries: list[Entry], opened: Open) -> None:
+async def test_full_server_is_read_and_refuses_writes(
+    durable_redis: RedisServer, entries: list[Entry], opened: Open
+) -> None:
     """It is still read. A write of a projector fails and says so; the API limits its requests by itself."""
     async with opened(durable_redis.url) as client:
         with durable_redis.client() as admin, Records(admin).full():
@@ -267,7 +271,7 @@ async def test_a_full_server(durable_redis: RedisServer, entries: list[Entry], o
         await client.write(entries[0])
 
 
-async def test_a_changed_password(
+async def test_changed_password_is_read_at_the_next_login(
     durable_redis: RedisServer,
     proxy: FaultyProxy,
     entries: list[Entry],

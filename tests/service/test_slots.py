@@ -107,7 +107,7 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(cluster: RedisCl
 
 
 @pytest.mark.parametrize("started", ["before", "afterwards"])
-async def test_a_slot_moves_from_a_shard_that_is_being_filled(
+async def test_slot_moves_from_a_shard_that_is_being_filled(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store, started: str
 ) -> None:
     """Its copy stays where it is. The API knew all of them complete before, or has just started and knows nothing."""
@@ -223,7 +223,7 @@ class Gated(Store):
 
 @pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
 @pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
-async def test_an_emptied_shard_is_never_called_complete(
+async def test_emptied_shard_is_never_called_complete(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store, script: str, noticed: bool
 ) -> None:
     """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is

@@ -115,7 +115,7 @@ REASONS: Mapping[str, str] = {
     "any more. Check `status`, then run `drop` again if there is still something to drop.",
     "generation_lost_history": "Topic {topics} has lost its history while generation {generation} was being filled: "
     "`drop {generation}`, then run `rebuild` again.",
-    "no_dead_letter": "There is no dead letter {named}. `dead-letters list` shows all of them.",
+    "no_dead_letter": "There is no dead letter {others}. `dead-letters list` shows all of them.",
     "no_dead_letter_matches": "No dead letter matches. `dead-letters list` shows all of them. The records that have "
     "halted a line are not stored as dead letters yet: name the range that its message shows.",
     "no_topic": "{named} is not a topic of Leadview. Its topics are {others}.",

@@ -90,8 +90,8 @@ SAID: dict[Reason, str] = {
         "Topic crm.leads, crm.contacts has lost its history while generation 3 was being filled: `drop 3`, then run "
         "`rebuild` again."
     ),
-    DeadLetterReason("no_dead_letter", "crm.leads:0:3"): (
-        "There is no dead letter crm.leads:0:3. `dead-letters list` shows all of them."
+    DeadLetterReason("no_dead_letter", others=("crm.leads:0:3", "crm.leads:1:4-9")): (
+        "There is no dead letter crm.leads:0:3, crm.leads:1:4-9. `dead-letters list` shows all of them."
     ),
     DeadLetterReason("no_dead_letter_matches"): (
         "No dead letter matches. `dead-letters list` shows all of them. The records that have halted a line are not "

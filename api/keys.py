@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from api.errors import InvalidApiKey, Unavailable
 from api.limits import Guesses
-from api.redis.servers import SHARED_BY
+from api.redis.fair_queue import SHARED_BY
 from api.redis.store import Store
 from api.request import Credentials, Request, client_address
 from schemas.settings import Network

@@ -18,7 +18,7 @@ from typing import get_args
 import msgspec
 from msgspec import Struct, field
 
-from api.redis.servers import Servers
+from api.redis.links import Links
 from api.redis.serving import Serving
 from api.waiting import Waiting
 from runtime.redis.errors import ErrorKind, Unavailable
@@ -82,7 +82,7 @@ class Counters(Struct):
 
 
 async def report_counters(
-    directory: Path, counters: Counters, servers: Servers, serving: Serving, waiting: Waiting
+    directory: Path, counters: Counters, servers: Links, serving: Serving, waiting: Waiting
 ) -> None:
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
@@ -122,7 +122,7 @@ def _read(path: Path) -> Counters:
     return counters
 
 
-async def report_latency(servers: Servers, serving: Serving, counters: Counters) -> None:
+async def report_latency(servers: Links, serving: Serving, counters: Counters) -> None:
     """Writes the response times of documents into Redis, so that the projector can yield to requests, twice a second
     until it is cancelled. A report that cannot be written is skipped.
 
@@ -197,7 +197,7 @@ class Silence:
         return now - self._heard_at > UNWRITTEN_SECONDS
 
 
-async def read_heartbeats(servers: Servers, counters: Counters) -> None:
+async def read_heartbeats(servers: Links, counters: Counters) -> None:
     """Reads the heartbeats of the projectors every three seconds until it is cancelled. They say how old the served
     data is.
 

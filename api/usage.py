@@ -10,8 +10,8 @@ from itertools import groupby
 
 from msgspec import Struct
 
+from api.redis.links import Links
 from api.redis.scripts import UseRow, usage
-from api.redis.servers import Servers
 from api.request import Credentials
 from runtime.redis.errors import ErrorReply, Unavailable
 from schemas import names
@@ -63,13 +63,13 @@ class Usage:
         if status in _REFUSALS:
             used.refusals += 1
 
-    async def report(self, servers: Servers) -> None:
+    async def report(self, servers: Links) -> None:
         """Writes the counts once a minute until it is cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
             await self.write(servers)
 
-    async def write_last(self, servers: Servers) -> None:
+    async def write_last(self, servers: Links) -> None:
         """Write what was counted since the last minute, if that takes no longer than a second."""
         try:
             async with asyncio.timeout(_LAST_SECONDS):
@@ -77,7 +77,7 @@ class Usage:
         except TimeoutError:
             logger.warning("the use of keys in the last minute was not written")
 
-    async def write(self, servers: Servers) -> None:
+    async def write(self, servers: Links) -> None:
         """Write all counts. Those that cannot be written now are kept for the next time."""
         found = self._take()
         for owner, group in groupby(sorted(found), names.owner_of_key):
@@ -117,7 +117,7 @@ def _add(counts: dict[bytes, Used], key: bytes, used: Used) -> None:
     total.last = max(total.last, used.last)
 
 
-async def _write(servers: Servers, owner: bytes, some: dict[bytes, Used]) -> None:
+async def _write(servers: Links, owner: bytes, some: dict[bytes, Used]) -> None:
     now = time.time() - time.perf_counter()
     counts = [
         UseRow(names.hash_of_key(key), used.requests, used.refusals, int((now + used.last) * 1000))

@@ -13,7 +13,7 @@ from typing import Any, cast
 from api.keys import KnownKeys
 from api.limits import Guesses, LocalLimiter
 from api.metrics import Counters, read_heartbeats, report_counters, report_latency
-from api.redis.servers import servers as redis_servers
+from api.redis.links import links
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import Request, Response
@@ -38,7 +38,7 @@ class Worker:
         self.counters = Counters()
         self.log = RequestLog(settings.request_log)
         self.usage = Usage()
-        self.servers = redis_servers(settings)
+        self.servers = links(settings)
         self.serving = Serving(self.servers)
         self.store = Store(settings, self.servers, self.serving)
         self.waiting = Waiting(self.store)

@@ -6,15 +6,20 @@ ProjectorError
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
 │   ├── Denied        this user lacks a right: the line retries, and says so at once, since waiting changes nothing
-│   ├── OtherCluster  another Kafka cluster answers: the line waits for the former one, or for an operator
 │   └── SessionEnded  the control record was changed by a command: the line reads again at once
 ├── NotKnown          `doctor` cannot check something: the message says why
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
     └── Conflict      the control record was changed at the same time
+
+Unavailable and Refused carry the reason as a kind with data (`projector/reason.py`, `projector/problem.py`), and `str`
+of them is the words for it. A text is raised at the edge only, by commands (`operate`), or was said by others.
 """
 
 from collections.abc import Sequence
 
+from projector.problem import Problem
+from projector.reason import Reason
+from projector.words import why
 from schemas import words
 from schemas.faults import Fault
 from schemas.heartbeat import HaltedLine, StandingByLine
@@ -73,22 +78,23 @@ class Superseded(ProjectorError):
         return words.trouble(self.reason)
 
 
-class Unavailable(ProjectorError):
+class WithReason(ProjectorError):
+    """An error that carries why it was raised."""
+
+    def __init__(self, reason: Reason | Problem | str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return why(self.reason)
+
+
+class Unavailable(WithReason):
     """Redis or Kafka cannot be reached, or refuses writes, at the moment."""
 
 
 class Denied(Unavailable):
     """Redis or Kafka lets this user not do what a step needs, until somebody grants it."""
-
-
-class WrongCluster(Unavailable):
-    """The brokers belong to another Kafka cluster than the one whose records are applied."""
-
-    def __init__(self, known: str, met: str) -> None:
-        super().__init__(
-            f"Kafka: another cluster answers (its id is {met}, and what is served comes from {known}): nothing of it "
-            "is applied. Correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, or see `status`"
-        )
 
 
 class SessionEnded(Unavailable):
@@ -99,14 +105,9 @@ class NotKnown(ProjectorError):
     """A check is not possible. The message says why."""
 
 
-class Refused(ProjectorError):
+class Refused(WithReason):
     """A command cannot be carried out. The message is for the operator."""
 
 
 class Conflict(Refused):
     """The control record has changed since it was read."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Another command, or a projector, has just changed the control record: check `status`, then try again."
-        )

@@ -1,12 +1,15 @@
-"""What problems are called, and what to do about them: the words of every surface. No program reads them."""
+"""What problems are called, why errors were raised, and what to do about them: the words of every surface. No program
+reads them.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import msgspec
 
 from projector import problem
 from projector.problem import Problem, stops
+from projector.reason import Reason
 from schemas import words
 from schemas.control import LAYOUT
 from schemas.heartbeat import HaltedLine, LineTrouble
@@ -53,6 +56,82 @@ def say(about: Problem) -> Said:
     """Returns a problem in words."""
     what, advice, page, *more = _words(about)
     return Said(what, advice, page, about.parts, stops(about), *more)
+
+
+def why(about: Reason | Problem | str) -> str:
+    """Returns why something cannot be done, in words. A text was made at the edge, or comes from elsewhere."""
+    if not isinstance(about, Reason):
+        return about if isinstance(about, str) else str(say(about))
+    data = msgspec.structs.asdict(about)
+    shown = {name: ", ".join(value) if isinstance(value, tuple) else value for name, value in data.items()}
+    return REASONS[about.kind].format_map(shown)
+
+
+_PROTOCOL = "LEADVIEW_KAFKA_SECURITY_PROTOCOL ({protocol})"
+_UNREACHABLE = "start it, or correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+REASONS: Mapping[str, str] = {
+    "kafka_failed": "Kafka: {detail}",
+    "kafka_away": "Kafka: no broker answers",
+    "kafka_back": "Kafka: the brokers were not available a moment ago, and answer now",
+    "kafka_closes": "Kafka at {at} closes the connection: it is starting or stopping, or "
+    f"{_PROTOCOL} is not that of this port",
+    "kafka_silent": f"Kafka cannot be reached at {{at}} (it does not answer): {_UNREACHABLE}",
+    "kafka_hangs": "Kafka at {at} accepts connections, and does not answer within {seconds:g} s: look whether the "
+    "process of the broker stands still or is overloaded, and whether its disk and its controllers respond",
+    "kafka_unreachable": f"Kafka cannot be reached at {{at}} ({{detail}}): {_UNREACHABLE}",
+    "not_kafka": "what answers at {at} is not Kafka 0.11 or later: correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS",
+    "tls_failed": f"no TLS connection to Kafka at {{at}} ({{detail}}): correct {_PROTOCOL}, the port in "
+    "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, or the client certificate (LEADVIEW_KAFKA_SSL_CERT_FILE)",
+    "certificate_not_accepted": "the certificate of Kafka at {at} is not accepted ({detail}): correct "
+    "LEADVIEW_KAFKA_SSL_CA_FILE, or the host in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS",
+    "mechanism_not_accepted": "Kafka does not accept LEADVIEW_KAFKA_SASL_MECHANISM ({detail}) on this port: correct "
+    f"it, {_PROTOCOL}, or the port in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS",
+    "user_refused": "Kafka refuses the user {user!r} or its password: correct LEADVIEW_KAFKA_SASL_USERNAME and "
+    "{detail}",
+    "token_refused": "Kafka refuses the token ({detail}): correct LEADVIEW_KAFKA_OAUTH_CLIENT_ID, "
+    "LEADVIEW_KAFKA_OAUTH_SCOPE or the token provider, or let the brokers accept its issuer and its audience",
+    "no_token": "there is no token to sign in to Kafka: {detail}",
+    "redis_failed": "Redis: {detail}",
+    "restarted": "Redis: it restarted or failed over while a batch was being written",
+    "one_of_cluster": "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
+    "rediss+cluster://) in LEADVIEW_REDIS_URL.",
+    "servers_restart": "Redis: servers restart or fail over again and again",
+    "copies_disagree": "Redis: the copies of the control record disagree, because they are being changed",
+    "record_changed": "Another command, or a projector, has just changed the control record: check `status`, then try "
+    "again.",
+    "session_ended": "Redis: the control record has changed while a batch was being written",
+    "positions_reset": "the line has no session, because its positions were reset",
+    "deleted_topic_named": "Kafka: a broker still names a topic that was deleted: {topics}",
+    "recreated_unnoticed": "{topics} was created again, and no projector has noticed it yet, so nothing can be "
+    "verified: see `status`, and try again when projectors are running.",
+    "recreated_meanwhile": "Kafka: {topics} was created again while it was compared with Redis",
+    "other_topic": "Kafka: {topics} is another topic than the one that was applied",
+    "ends_before_position": "Kafka: {topics} ends before the position in Redis",
+    "too_many_partitions": "topic {topics} has more than {number:,} partitions, which Leadview cannot read",
+    "revoked_early": "Kafka: {number} partitions were revoked before they were sought",
+    "generation_gone": "Generation {generation} is gone: it was dropped while it was being filled, or Redis was "
+    "emptied.",
+    "generation_not_dropping": "Redis was emptied or went back in time: generation {generation} is not being dropped "
+    "any more. Check `status`, then run `drop` again if there is still something to drop.",
+    "generation_lost_history": "Topic {topics} has lost its history while generation {generation} was being filled: "
+    "`drop {generation}`, then run `rebuild` again.",
+    "no_dead_letter": "There is no dead letter {named}. `dead-letters list` shows all of them.",
+    "no_dead_letter_matches": "No dead letter matches. `dead-letters list` shows all of them. The records that have "
+    "halted a line are not stored as dead letters yet: name the range that its message shows.",
+    "no_topic": "{named} is not a topic of Leadview. Its topics are {others}.",
+    "no_partition": "The topic {named} has no partition {number}.",
+    "no_records": "{named} does not exist: the partition has no records.",
+    "no_offset": "{named} does not exist: the partition has no records after the offset {number}.",
+    "accepted_late": "the accepted bad records could not be changed in time",
+    "group_denied": "Kafka does not let this user read and write the consumer group {named}.",
+    "group_without_offsets": "Kafka: the coordinator of the group {named} did not return its offsets of {others}",
+    "text_not_ours": "What the consumer group {named} holds for {others} was not written by this program "
+    "({detail}). Delete the offsets of this group in Kafka, then accept the records again.",
+    "text_too_long": "Nothing was changed: the list of accepted records of a partition would have {number:,} "
+    "characters, which is more than Kafka stores for a partition (offset.metadata.max.bytes of the brokers, by default "
+    "4096). Name whole ranges instead of single records, such as {detail}. A range replaces what was accepted inside "
+    "it.",
+}
 
 
 _OfKafka = (

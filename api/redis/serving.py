@@ -23,8 +23,9 @@ from functools import lru_cache
 from uuid import UUID
 
 from api.errors import Rebuilding
+from api.redis.link import Link, LiveGeneration
+from api.redis.links import Links
 from api.redis.scripts import serve
-from api.redis.servers import Link, LiveGeneration, Servers
 from runtime.redis.connection import Check, pack
 from runtime.redis.errors import ErrorReply, Unavailable
 from schemas import base62, control, names
@@ -50,7 +51,7 @@ UNKNOWN: AsOf = 0, b""
 class Serving:
     """Knows which generation each server serves."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Links) -> None:
         self._servers = servers
         self._fields = [*_FIELDS, *([_STAMP] if servers.sharded else [])]
         self._copies: bytes = names.HOME

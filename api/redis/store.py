@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from api.errors import Rebuilding
 from api.redis import scripts
-from api.redis.servers import FairQueue, Link, Servers
+from api.redis.fair_queue import FairQueue
+from api.redis.link import Link
+from api.redis.links import Links
 from api.redis.serving import UNKNOWN, AsOf, Serving
 from api.request import Credentials
 from runtime.redis.connection import pack, pack_words
@@ -80,7 +82,7 @@ class Store:
     called.
     """
 
-    def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
+    def __init__(self, settings: ApiSettings, servers: Links, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         self._limits = struct.pack("<IIII", by_key.quota, by_key.window, by_organization.quota, by_organization.window)
         self._free = self._limits + b"-"

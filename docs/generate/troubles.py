@@ -56,7 +56,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoProjector", *_LATE, "NotMeasured"),
     ),
     "one of two projectors is dead": Row(
-        sign="`status`: 1 of 2 projectors are running (without `LEADVIEW_EXPECTED_PROJECTORS`, a note: one is silent)",
+        sign="`status`: 1 of 2 projectors are running; a note without `LEADVIEW_EXPECTED_PROJECTORS`",
         command="the log of that projector; start it again",
         problems=("few_projectors",),
         notes=("silent",),

@@ -17,7 +17,7 @@ from operate.commands.verify import criteria_of, say_unread, show_report
 from operate.rebuild import generations, replay
 from operate.rebuild.replay import Progress, Rebuild
 from operate.verify.causes import note_causes
-from projector.errors import Conflict, Refused, Unavailable, WrongCluster
+from projector.errors import Conflict, Refused, Unavailable
 from projector.health.judge import of_topics, of_transactions
 from projector.health.observe import observe
 from projector.kafka.client import topic
@@ -28,6 +28,7 @@ from projector.ledger.control import ControlRecord, State
 from projector.ledger.ledger import lag
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
+from projector.problem import OtherCluster
 from projector.record import Partition
 from projector.redis.store import Memory
 from projector.stop import Stop
@@ -103,7 +104,7 @@ async def _estimate(operator: Operator) -> tuple[int, list[str]]:
     if found.redis is None or found.kafka is None:
         raise Unavailable(found.redis_unknown or found.kafka_unknown)
     if other := found.other_cluster:
-        raise WrongCluster(*other)
+        raise Unavailable(OtherCluster(*other, accepted=False, access=False))
     state, names = record.state, {topic(settings, resource) for resource in RESOURCES}
     topics = [it for it in found.kafka.topics if it.name in names]
     ranges = {at: span for at, span in found.kafka.ranges.items() if at.topic in names}

@@ -26,6 +26,7 @@ from projector.errors import Coordinates, Refused, Unavailable
 from projector.kafka.client import connection, consumer, errors, start
 from projector.kafka.reader import open_reader
 from projector.offsets import Ranges, spans
+from projector.reason import DeadLetterReason
 from projector.record import Partition
 from projector.redis.scripts import expire_lock, take_lock
 from projector.redis.store import Store
@@ -238,7 +239,7 @@ async def _at_most(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise Unavailable("the accepted bad records could not be changed in time") from None
+        raise Unavailable(DeadLetterReason("accepted_late")) from None
 
 
 def _parsed(partition: Partition, stored: Any, group_id: str) -> Accepted:
@@ -246,19 +247,14 @@ def _parsed(partition: Partition, stored: Any, group_id: str) -> Accepted:
         return Accepted.parse(stored.metadata if stored else "")
     except ValueError as error:
         raise Refused(
-            f"What the consumer group {group_id} holds for {names.position(*partition)} was not written by this "
-            f"program ({error}). Delete the offsets of this group in Kafka, then accept the records again."
+            DeadLetterReason("text_not_ours", group_id, (names.position(*partition),), detail=str(error))
         ) from None
 
 
 def _too_long(offsets: Mapping[Partition, Ranges], texts: Mapping[Partition, OffsetAndMetadata]) -> Refused:
     longest = max(len(stored.metadata) for stored in texts.values())
     ranges = " ".join(str(span) for span in spans(offsets))
-    return Refused(
-        f"Nothing was changed: the list of accepted records of a partition would have {longest:,} characters, which is "
-        "more than Kafka stores for a partition (offset.metadata.max.bytes of the brokers, by default 4096). "
-        f"Name whole ranges instead of single records, such as {ranges}. A range replaces what was accepted inside it."
-    )
+    return Refused(DeadLetterReason("text_too_long", detail=ranges, number=longest))
 
 
 class OffsetTexts:
@@ -285,11 +281,9 @@ class OffsetTexts:
             raise _refused(self.group_id, error) from error
         finally:
             await admin.close()
-        if missing := [partition for partition in wanted if partition not in found]:
+        if missing := tuple(names.position(*partition) for partition in wanted if partition not in found):
             # aiokafka returns no partitions if the coordinator has refused the request.
-            raise Unavailable(
-                f"Kafka: the coordinator of the group {self.group_id} did not return its offsets of {missing}"
-            )
+            raise Unavailable(DeadLetterReason("group_without_offsets", self.group_id, missing))
         return {Partition(*at): stored for at, stored in found.items() if stored.offset >= 0}
 
     async def write(self, texts: Mapping[Partition, OffsetAndMetadata]) -> bool:
@@ -335,5 +329,5 @@ def text_of(offset: int, text: str) -> OffsetAndMetadata:
 def _refused(group_id: str, error: Unavailable) -> Unavailable | Refused:
     """Returns the error to raise: Refused if the user lacks a right, which waiting does not change."""
     if isinstance(error.__cause__, GroupAuthorizationFailedError):
-        return Refused(f"Kafka does not let this user read and write the consumer group {group_id}.")
+        return Refused(DeadLetterReason("group_denied", group_id))
     return error

@@ -31,6 +31,7 @@ from projector.errors import Denied, Unavailable
 from projector.kafka import brokers as of_process
 from projector.kafka import sign_in
 from projector.kafka.sign_in import TokenUnavailable
+from projector.reason import KafkaKind, KafkaReason
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
@@ -60,9 +61,9 @@ async def errors() -> AsyncIterator[None]:
     try:
         yield
     except _DENIALS as error:
-        raise Denied(f"Kafka: {error}") from error
+        raise Denied(KafkaReason("kafka_failed", str(error))) from error
     except (KafkaError, OSError, TimeoutError) as error:
-        raise Unavailable(f"Kafka: {str(error) or type(error).__name__}") from error
+        raise Unavailable(KafkaReason("kafka_failed", str(error) or type(error).__name__)) from error
 
 
 async def start(client: Any, settings: ProjectorSettings) -> None:
@@ -134,9 +135,9 @@ async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) ->
         except (KafkaError, OSError, TimeoutError) as error:
             causes.append(error)
         else:
-            return Unavailable("Kafka: the brokers were not available a moment ago, and answer now")
+            return Unavailable(KafkaReason("kafka_back"))
     cause = next((error for error in causes if isinstance(error, _REFUSALS)), causes[-1])
-    return (Denied if isinstance(cause, SaslAuthenticationFailed) else Unavailable)(explain(cause, settings))
+    return (Denied if isinstance(cause, SaslAuthenticationFailed) else Unavailable)(_reason(cause, settings))
 
 
 async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:
@@ -157,52 +158,38 @@ _REFUSALS = (
 )
 
 
-def explain(cause: Exception, settings: ProjectorSettings) -> str:
-    """Returns what an error of a new connection means, and what to do."""
-    at = settings.kafka_bootstrap_servers
-    protocol = f"LEADVIEW_KAFKA_SECURITY_PROTOCOL ({settings.kafka_security_protocol})"
+def _reason(cause: Exception, settings: ProjectorSettings) -> KafkaReason:
+    """Returns what an error of a new connection means."""
+    kind: KafkaKind
     match cause:
         case TokenUnavailable():
-            return f"there is no token to sign in to Kafka: {cause.args[0]}"
+            kind, detail = "no_token", cause.args[0]
         case SaslAuthenticationFailed() if settings.kafka_sasl_mechanism == "OAUTHBEARER":
-            status = f" ({cause.args[0]})" if cause.args[0] else ""
-            return (
-                f"Kafka refuses the token{status}: correct LEADVIEW_KAFKA_OAUTH_CLIENT_ID, LEADVIEW_KAFKA_OAUTH_SCOPE "
-                "or the token provider, or let the brokers accept its issuer and its audience"
-            )
+            kind, detail = "token_refused", cause.args[0] or settings.kafka_sasl_mechanism
         case SaslAuthenticationFailed():
             file = f"_FILE ({path})" if (path := settings.kafka_sasl_password_file) else ""
-            return (
-                f"Kafka refuses the user {settings.kafka_sasl_username!r} or its password: correct "
-                f"LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD{file}"
-            )
+            kind, detail = "user_refused", f"LEADVIEW_KAFKA_SASL_PASSWORD{file}"
         case UnsupportedSaslMechanismError() | IllegalSaslStateError():
-            return (
-                f"Kafka does not accept LEADVIEW_KAFKA_SASL_MECHANISM ({settings.kafka_sasl_mechanism}) on this port: "
-                f"correct it, {protocol}, or the port in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
-            )
+            kind, detail = "mechanism_not_accepted", settings.kafka_sasl_mechanism
         case ssl.SSLCertVerificationError():
-            return (
-                f"the certificate of Kafka at {at} is not accepted ({cause.verify_message}): correct "
-                "LEADVIEW_KAFKA_SSL_CA_FILE, or the host in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
-            )
+            kind, detail = "certificate_not_accepted", cause.verify_message
         case ssl.SSLError():
-            return (
-                f"no TLS connection to Kafka at {at} ({cause.reason or cause}): correct {protocol}, the port in "
-                "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, or the client certificate (LEADVIEW_KAFKA_SSL_CERT_FILE)"
-            )
+            kind, detail = "tls_failed", cause.reason or str(cause)
         case IncompatibleBrokerVersion():
-            return f"what answers at {at} is not Kafka 0.11 or later: correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+            kind, detail = "not_kafka", ""
         case TimeoutError():
-            why = "it does not answer"
+            kind, detail = "kafka_silent", ""
         case KafkaConnectionError():
-            return (
-                f"Kafka at {at} closes the connection: it is starting or stopping, or {protocol} is not that of this "
-                "port"
-            )
+            kind, detail = "kafka_closes", ""
         case _:
-            why = str(cause) or type(cause).__name__
-    return f"Kafka cannot be reached at {at} ({why}): start it, or correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+            kind, detail = "kafka_unreachable", str(cause) or type(cause).__name__
+    return KafkaReason(
+        kind,
+        detail,
+        settings.kafka_bootstrap_servers,
+        settings.kafka_security_protocol,
+        settings.kafka_sasl_username,
+    )
 
 
 _ACCEPT_SECONDS = 1.0
@@ -210,7 +197,7 @@ T = TypeVar("T")
 
 
 async def answered(settings: ProjectorSettings, asking: Awaitable[T], seconds: float) -> T:
-    """Returns the answer of the brokers. Raises Unavailable; if they do not answer in time, its message names those
+    """Returns the answer of the brokers. Raises Unavailable; if they do not answer in time, its reason names those
     that accept connections nevertheless.
     """
     try:
@@ -221,11 +208,8 @@ async def answered(settings: ProjectorSettings, asking: Awaitable[T], seconds: f
         accepts = await asyncio.gather(*(_accepts(host, port) for host, port in hosts))
     at = ", ".join(f"{host}:{port}" for (host, port), accepted in zip(hosts, accepts, strict=True) if accepted)
     if not at:
-        raise Unavailable(explain(TimeoutError(), settings))
-    raise Unavailable(
-        f"Kafka at {at} accepts connections, and does not answer within {seconds:g} s: look whether the process of the "
-        "broker stands still or is overloaded, and whether its disk and its controllers respond"
-    )
+        raise Unavailable(KafkaReason("kafka_silent", at=settings.kafka_bootstrap_servers))
+    raise Unavailable(KafkaReason("kafka_hangs", at=at, seconds=seconds))
 
 
 async def _accepts(host: str, port: int) -> bool:
@@ -257,7 +241,7 @@ async def newest_fetch(settings: ProjectorSettings) -> int:
         finally:
             opened.close()
         return max((newest for key, _, newest in answer.api_versions if key == _FETCH), default=0)
-    raise Unavailable("Kafka: no broker answers")
+    raise Unavailable(KafkaReason("kafka_away"))
 
 
 def release(fetch: int) -> str:

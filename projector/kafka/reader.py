@@ -33,16 +33,16 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
-from projector.errors import Refused, Unavailable, WrongCluster
+from projector.errors import Refused, Unavailable
 from projector.kafka import ends, topics
 from projector.kafka.batches import FetchedRecords, PendingRecords, Unpacker, whole_batches
 from projector.kafka.client import client_of, consumer, errors, start, topic
 from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OldestTransaction
 from projector.kafka.groups import Groups, Member
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
-from projector.problem import TopicMissing
+from projector.problem import OtherCluster, TopicMissing
+from projector.reason import TopicReason
 from projector.record import Partition, Record
-from projector.words import say
 from schemas.layouts import MAX_PARTITIONS
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -277,10 +277,10 @@ class _Fetching:
 
     def read_as(self, histories: Mapping[str, int], cluster: str) -> None:
         """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis. Raises
-        OtherCluster if these are brokers of another cluster than this one, as far as both are known.
+        Unavailable if these are brokers of another cluster than this one, as far as both are known.
         """
         if cluster and self.cluster and cluster != self.cluster:
-            raise WrongCluster(cluster, self.cluster)
+            raise Unavailable(OtherCluster(cluster, self.cluster, accepted=False, access=False))
         self._unpacker.histories = histories
 
     async def present(self) -> list[Topic]:
@@ -410,10 +410,10 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         are those of the record batches before these offsets, as far as they are known.
         """
         if wide := [topic for topic, number in offsets if number >= MAX_PARTITIONS]:
-            raise Refused(f"topic {wide[0]} has more than {MAX_PARTITIONS:,} partitions, which Leadview cannot read")
+            raise Refused(TopicReason("too_many_partitions", (wide[0],), MAX_PARTITIONS))
         available = await self.whole_range(offsets.keys())
         if lost := offsets.keys() - self.assigned():  # a rebalance may have come meanwhile
-            raise Unavailable(f"Kafka: {len(lost)} partitions were revoked before they were sought")
+            raise Unavailable(TopicReason("revoked_early", number=len(lost)))
         used = {}
         for partition, offset in offsets.items():
             used[partition] = _existing(partition, offset, *available[partition])
@@ -544,7 +544,7 @@ class Reader(_Fetching):
         """Returns all partitions of the topics. Raises Refused if one of the topics does not exist, and Unavailable."""
         found = await self.present()
         if missing := [topic.name for topic in found if not topic.partitions]:
-            raise Refused(f"{say(TopicMissing(tuple(missing)))}.")
+            raise Refused(TopicMissing(tuple(missing)))
         return [partition for topic in found for partition in topic.partitions]
 
     async def first_times(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:

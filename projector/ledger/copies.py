@@ -28,6 +28,8 @@ from projector.ledger.control import (
     new_copy_fields,
     shared_fields,
 )
+from projector.problem import RedisEmpty
+from projector.reason import RedisReason
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.calls import Generations
@@ -64,7 +66,7 @@ async def read(store: Store) -> ControlRecord | None:
             if record:
                 store.newest = max(store.newest, record.stamp)
             return record and replace(record, replication_epoch=replication_epoch)
-    raise Unavailable("Redis: servers restart or fail over again and again")
+    raise Unavailable(RedisReason("servers_restart"))
 
 
 async def _read_all(store: Store) -> ControlRecord | None:
@@ -97,7 +99,7 @@ async def require(store: Store) -> ControlRecord:
     """
     record = await read(store)
     if record is None:
-        raise Refused("Redis is empty, so nothing is served. Start a projector, which fills it from the topics.")
+        raise Refused(RedisEmpty(filling=False))
     return record
 
 
@@ -119,7 +121,7 @@ async def current(store: Store) -> ControlRecord:
         else:
             await _repair(store, record)
         record = await read(store)
-    raise Unavailable("Redis: the copies of the control record disagree, because they are being changed")
+    raise Unavailable(RedisReason("copies_disagree"))
 
 
 async def glance(store: Store, known: ControlRecord) -> ControlRecord | None:
@@ -145,10 +147,10 @@ async def change(store: Store, record: ControlRecord, compute: StateChange) -> C
     stamp, state = record.stamp.next(), compute(record.state)
     changed_home = await _change_copy(store, names.HOME, record.stamp, stamp, state, record.replication_epoch)
     if changed_home != _CHANGED:
-        raise Conflict
+        raise Conflict(RedisReason("record_changed"))
     changed = await current(store)
     if changed.stamp != stamp and (changed.stamp.lineage, changed.stamp.epoch) <= (stamp.lineage, stamp.epoch):
-        raise Conflict
+        raise Conflict(RedisReason("record_changed"))
     return changed
 
 

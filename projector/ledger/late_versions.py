@@ -25,8 +25,8 @@ from projector.mapping import (
     PutLead,
     PutOrganization,
 )
+from projector.redis.node import Fence
 from projector.redis.scripts import LateRow, delete_late_versions, note_late_versions
-from projector.redis.servers import Fence
 from projector.redis.store import SLICE, Store
 from runtime.redis.scripts import Command
 from schemas import names

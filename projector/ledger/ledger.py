@@ -30,6 +30,7 @@ from projector.ledger.control import (
     Position,
 )
 from projector.mapping import VERSION
+from projector.reason import GenerationReason, RedisReason
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.calls import Generations
@@ -96,7 +97,7 @@ class Session(AbstractContextManager["Session"]):
             self._readings += 1
             record = await copies.read(self._store)
             if record is None or not record.agrees or not self.is_of(record):
-                raise SessionEnded("Redis: the control record has changed while a batch was being written")
+                raise SessionEnded(RedisReason("session_ended"))
             self._confirmed_by = self._readings
 
 
@@ -150,11 +151,7 @@ class Sessions:
             check_written(record, generation)
             lost = [it for it in record.state.breaks if it.kind not in (*WHOLE_HISTORY, "partitions_raised")]
             if broken := [it.topic for it in lost if generation in it.unverified]:
-                number = number_of(generation)
-                raise Refused(
-                    f"Topic {', '.join(broken)} has lost its history while generation {number} was being filled: "
-                    f"`drop {number}`, then run `rebuild` again."
-                )
+                raise Refused(GenerationReason("generation_lost_history", number_of(generation), tuple(broken)))
 
         return await self._opened(check, (generation,))
 
@@ -188,10 +185,7 @@ def _check_mapping(record: ControlRecord) -> None:
 def check_written(record: ControlRecord, generation: GenerationId) -> None:
     """Raises Refused if projectors do not write this generation any more."""
     if generation not in record.state.written:
-        raise Refused(
-            f"Generation {number_of(generation)} is gone: it was dropped while it was being filled, or Redis was "
-            "emptied."
-        )
+        raise Refused(GenerationReason("generation_gone", number_of(generation)))
 
 
 class Ledger:

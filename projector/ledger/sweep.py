@@ -2,7 +2,7 @@
 
 A writer that stands still in the middle of a session could write after the keys were deleted. Therefore the delete
 begins only when every writer has acknowledged the present control record, or has lost its connections: without them, it
-cannot continue its session (`projector/redis/servers.py`).
+cannot continue its session (`projector/redis/node.py`).
 
 The sweep is a writer itself: it deletes in sessions, so it cannot continue over a connection that was opened after the
 record has changed. The keys of a generation are in many slots, so no script can compare the control record while it
@@ -21,6 +21,7 @@ from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, State
 from projector.ledger.ledger import Session, Sessions
 from projector.ledger.writers import Writing
+from projector.reason import GenerationReason
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, Stamp, number_of
@@ -119,8 +120,5 @@ async def _dropping(writing: Writing, generation: GenerationId, begun: Stamp) ->
         if generation not in state.known and begun.lineage == stamp.lineage and begun.epoch < stamp.epoch:
             raise _Finished
         if generation not in state.dropping or generation == state.live or generation in state.written:
-            raise Refused(
-                f"Redis was emptied or went back in time: generation {number_of(generation)} is not being dropped any "
-                "more. Check `status`, then run `drop` again if there is still something to drop."
-            )
+            raise Refused(GenerationReason("generation_not_dropping", number_of(generation)))
         yield session

@@ -26,7 +26,7 @@ from projector.mapping import (
 )
 from projector.redis import calls
 from projector.redis.calls import MAX_LEADS, Fan, Generations, compressed
-from projector.redis.servers import Fence
+from projector.redis.node import Fence
 from projector.redis.store import Store
 from runtime.redis.scripts import Command
 from schemas.fields import UUID_BYTES

@@ -15,6 +15,7 @@ from projector.kafka.reader import Source
 from projector.ledger import breaks
 from projector.ledger.control import Break
 from projector.ledger.ledger import Ledger, Session
+from projector.reason import TopicReason
 from projector.record import Partition
 from projector.redis.scripts import RewindRow
 
@@ -54,7 +55,7 @@ class History:
 
     async def learn_cluster(self, session: Session) -> bool:
         """Reads the topic ids of the cluster that answers, and stores the id of the cluster if none is stored. Returns
-        whether it was stored: then open a session. Raises OtherCluster and Unavailable.
+        whether it was stored: then open a session. Raises Unavailable, also if it is another cluster.
         """
         self.topic_ids = await self._source.topic_ids()
         state = session.record.state
@@ -71,7 +72,7 @@ class History:
         state = session.record.state
         former = {it.former_id for it in state.breaks if it.kind == "topic_recreated" and it.age < _BEHIND_SECONDS}
         if behind := [name for name, id_ in self.topic_ids.items() if id_ in former]:
-            raise Unavailable(f"Kafka: a broker still names a topic that was deleted: {', '.join(behind)}")
+            raise Unavailable(TopicReason("deleted_topic_named", tuple(behind)))
         stored = await self._ledger.stored(session, self._source.unpositioned())
         recreated = breaks.recreated(session.record, stored, self.topic_ids)
         again = {one.topic: one.topic_id for one in recreated}

@@ -27,6 +27,7 @@ from projector.ledger.control import (
 from projector.ledger.ledger import Ledger, Session
 from projector.line.history import History
 from projector.line.policy import Clock
+from projector.reason import RedisReason
 from projector.record import Partition, Record, count_by_topic
 
 Ends = tuple[dict[Partition, int], dict[str, str]]
@@ -59,7 +60,7 @@ class Positions:
     def session(self) -> Session:
         """The session in which batches are written. There is one after `ensure_positioned`, until `reset`."""
         if self._session is None:
-            raise Unavailable("the line has no session, because its positions were reset")
+            raise Unavailable(RedisReason("positions_reset"))
         return self._session
 
     async def ensure_positioned(self) -> Revision | None:

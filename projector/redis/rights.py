@@ -10,6 +10,7 @@ import orjson
 from msgspec import Struct
 
 from projector.errors import Unavailable
+from projector.reason import RedisReason
 from projector.redis.scripts import may
 from runtime.redis import errors
 from runtime.redis.access import Sentinels, access
@@ -84,10 +85,10 @@ async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -
     try:
         connection, allowed = await connect(await where.find(), ask, within=_SECONDS, max_in_flight=1)
         connection.close("the question was answered")
+    except errors.NotPermitted as error:
+        return Rights(user, [str(error)])
     except errors.Unavailable as error:
-        if str(error).startswith("NOPERM"):
-            return Rights(user, [str(error)])
-        raise Unavailable(f"Redis: {error}") from error
+        raise Unavailable(RedisReason("redis_failed", str(error))) from error
     finally:
         await where.close()
     if isinstance(allowed, bytes):

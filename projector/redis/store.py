@@ -14,11 +14,12 @@ import msgspec
 
 from projector.errors import Refused, Unavailable
 from projector.problem import RedisEvicts
-from projector.redis.scripts import SCRIPTS
-from projector.redis.servers import Fence, Node, RoutedCommand, all_of, fields, good, servers
-from projector.words import say
+from projector.reason import RedisReason
+from projector.redis.node import Fence, Node, fields, good
+from projector.redis.servers import Servers
 from runtime.redis.connection import pack, pack_bytes
-from runtime.redis.errors import ErrorReply, ReadOnly, ScriptMissing
+from runtime.redis.errors import ErrorReply, ReadOnly
+from runtime.redis.routing import all_of
 from runtime.redis.scripts import Command
 from runtime.redis.version import Version
 from schemas import names
@@ -88,7 +89,7 @@ class Store:
         self.writer_id = writer_id
         self.compresses = isinstance(settings, ProjectorSettings) and settings.compression == "zstd"
         """True if documents are written compressed."""
-        self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator", timeout)
+        self._servers = Servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator", timeout)
         self.sharded = self._servers.sharded
         """True if there are several servers, each with a part of the keys."""
         self._clustered: bool | None = True if self.sharded else None
@@ -126,17 +127,8 @@ class Store:
         Raises Unavailable if any of them failed, if `replication_epoch` is no longer the current one, or if the fence
         refuses a new connection.
         """
-        requests = [RoutedCommand(command.keys[0], pack_bytes(command.words())) for command in commands]
-        replies = await self._servers.send(requests, replication_epoch, fence)
-        missing = [number for number, reply in enumerate(replies) if isinstance(reply, ScriptMissing)]
-        if missing:
-            packed = [pack((b"SCRIPT", b"LOAD", script.text)) for script in SCRIPTS]
-            for loaded in await all_of([node.send(packed) for node in await self._servers.nodes()]):
-                good(loaded)
-            retried = await self._servers.send([requests[number] for number in missing], replication_epoch, fence)
-            for number, reply in zip(missing, retried, strict=True):
-                replies[number] = reply
-        return good(replies)
+        calls = [(command.keys[0], pack_bytes(command.words()), command.script) for command in commands]
+        return good(await self._servers.send(calls, replication_epoch, fence))
 
     async def ask(self, commands: Sequence[tuple[Any, ...]], *, fence: Fence | None = None) -> list[Any]:
         """Send plain commands, whose second word is the key, in one round trip. Returns the replies in order.
@@ -144,7 +136,7 @@ class Store:
         Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed, or if
         the fence refuses a new connection.
         """
-        return good(await self._servers.send([RoutedCommand(words[1], pack(words)) for words in commands], fence=fence))
+        return good(await self._servers.send([(words[1], pack(words), None) for words in commands], fence=fence))
 
     async def ask_one(self, *words: Any) -> Any:
         """Send one plain command, whose second word is the key. Returns its reply as `ask` does. Raises Unavailable."""
@@ -186,7 +178,7 @@ class Store:
         nothing, because the keys never expire. Raises Unavailable.
         """
         try:
-            replies = await self._servers.send([RoutedCommand(key, pack((b"PERSIST", key))) for key in keys])
+            replies = await self._servers.send([(key, pack((b"PERSIST", key)), None) for key in keys])
         except Unavailable as error:
             if isinstance(error.__cause__, ReadOnly):  # it ends the connection, because the server may be a demoted one
                 return str(error.__cause__)
@@ -210,16 +202,13 @@ class Store:
         # The reply is a list of lists: first slot, last slot, primary, replicas.
         found = await node.ask(b"CLUSTER", b"SLOTS")
         if len({(host, port) for _, _, (host, port, *_), *_ in found}) > 1:
-            raise Refused(
-                "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
-                "rediss+cluster://) in LEADVIEW_REDIS_URL."
-            )
+            raise Refused(RedisReason("one_of_cluster"))
 
     async def check_policy(self) -> None:
         """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
         for memory in await self.memories():
             if memory.evicts:
-                raise Refused(f"{say(RedisEvicts((memory.policy,)))}.")
+                raise Refused(RedisEvicts((memory.policy,)))
 
     async def memories(self) -> list[Memory]:
         """Returns the memory of each server that holds documents. Raises Unavailable."""
@@ -250,7 +239,7 @@ class Store:
 
     async def close_all_writers(self) -> None:
         """Close the connections of all programs that write, also of this one: no session of any of them
-        continues unless the control record is still the same (`projector/redis/servers.py`). Raises Unavailable.
+        continues unless the control record is still the same (`projector/redis/node.py`). Raises Unavailable.
         """
         # Redis does not close the connection that asks it to close the others.
         self._servers.replication_epoch.require_confirmation()

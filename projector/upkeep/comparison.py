@@ -23,6 +23,7 @@ from projector.ledger.breaks import recreated
 from projector.ledger.control import ACCESS, WHOLE_HISTORY, Break, ControlRecord
 from projector.ledger.writers import Writing
 from projector.line.pace import Pacer
+from projector.reason import TopicReason
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from projector.upkeep import jobs
@@ -129,8 +130,8 @@ class _Work:
         if self._subject == "documents":
             subject = DocumentComparison(self._store, compared, Pacer.of_replay(self._store, MAX_LATENCY))
         async with open_topics(self._store, self._settings, subject.kinds) as topics:
-            if recreated(record, record.stored(), await topics.reader.topic_ids()):
-                raise Unavailable("Kafka: a topic was created again, and no line has noticed it yet")
+            if again := recreated(record, record.stored(), await topics.reader.topic_ids()):
+                raise Unavailable(TopicReason("recreated_unnoticed", tuple(one.topic for one in again)))
             repair = Repair(self._writing)
             comparison = Comparison(topics, subject, self._settings, repair)
             of = [replace(it, unverified=()) for it in seen]

@@ -29,6 +29,7 @@ from projector.ledger import copies, late_versions
 from projector.ledger.writers import Writing
 from projector.line.apply import apply
 from projector.offsets import OffsetRange, Ranges, by_partition
+from projector.reason import DeadLetterReason
 from projector.record import Partition, Record
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
@@ -172,7 +173,7 @@ async def choose(store: Store, named: Sequence[OffsetRange], filtered: Filter) -
         return [letter for letter in dead_letters if filtered.matches(letter)]
     offsets = {each: by_partition([each]) for each in named}
     if unknown := [str(each) for each in named if not any(_is_in(letter, offsets[each]) for letter in dead_letters)]:
-        raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
+        raise Refused(DeadLetterReason("no_dead_letter", ", ".join(unknown)))
     chosen = by_partition(named)
     return [letter for letter in dead_letters if _is_in(letter, chosen)]
 
@@ -204,10 +205,7 @@ async def matching(store: Store, settings: ProjectorSettings, filtered: Filter) 
         _check_topic(settings, filtered.topic)
     found = [_place(letter) for letter in await choose(store, (), filtered)]
     if not found:
-        raise Refused(
-            "No dead letter matches. `dead-letters list` shows all of them. The records that have halted a line are "
-            "not stored as dead letters yet: name the range that its message shows."
-        )
+        raise Refused(DeadLetterReason("no_dead_letter_matches"))
     return found
 
 
@@ -229,7 +227,7 @@ async def accept(store: Store, settings: ProjectorSettings, offsets: Mapping[Par
 def _check_topic(settings: ProjectorSettings, name: str) -> None:
     topics = [topic(settings, kind) for kind in KINDS]
     if name not in topics:
-        raise Refused(f"{name} is not a topic of Leadview. Its topics are {', '.join(topics)}.")
+        raise Refused(DeadLetterReason("no_topic", name, tuple(topics)))
 
 
 async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: Mapping[Partition, Ranges]) -> None:
@@ -237,12 +235,13 @@ async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: 
     for partition in offsets:
         _check_topic(settings, partition.topic)
         if partition not in existing:
-            raise Refused(f"The topic {partition.topic} has no partition {partition.partition}.")
+            raise Refused(DeadLetterReason("no_partition", partition.topic, number=partition.partition))
     for partition, end in (await reader.end_offsets(list(offsets))).items():
         if (last := offsets[partition].span[1]) >= end:
             raise Refused(
-                f"{partition.topic}:{partition.partition}:{last} does not exist: the partition has "
-                + (f"no records after the offset {end - 1}." if end else "no records.")
+                DeadLetterReason(
+                    "no_offset" if end else "no_records", names.dead_letter(*partition, last), number=end - 1
+                )
             )
 
 

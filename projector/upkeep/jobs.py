@@ -150,7 +150,7 @@ async def _remove(writing: Writing, verb: str, organization_id: str, members: li
     """Remove a job from the set, unless it is due again.
 
     If Redis was emptied, its event is read again and adds the same members. Therefore this is done in a session, which
-    no program continues after that (`projector/redis/servers.py`), and never while that event may still be read again.
+    no program continues after that (`projector/redis/node.py`), and never while that event may still be read again.
     """
     with await writing.sessions.open(documents=False) as session:
         head, due = await _head(writing.store, names.organization(organization_id))

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 import msgspec
 
 from projector.line.pace import Pacer
-from projector.redis.servers import Node, fields
+from projector.redis.node import Node, fields
 from projector.redis.store import Store
 from projector.verify.comparison import MAX_LATENCY
 from schemas import names

@@ -15,7 +15,7 @@ from projector.ledger.writers import Writing
 from projector.line.apply import Applied, apply
 from projector.record import Record
 from projector.redis.calls import Generations
-from projector.redis.servers import Fence
+from projector.redis.node import Fence
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas.fields import UUID_AS_0

@@ -11,6 +11,7 @@ import time
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.partitioner import partition_of
 from projector.ledger.control import ControlRecord
+from projector.reason import TopicReason
 from projector.record import Partition, Record
 from projector.reference import Entity, Reference
 from projector.verify.parts import Part
@@ -94,8 +95,8 @@ class Reading:
         self.expected.add(record)
 
     def _note_ids(self, ids: dict[str, str]) -> None:
-        if any(self._ids.get(name, id_) != id_ for name, id_ in ids.items()):
-            raise Unavailable("Kafka: a topic was created again while it was compared with Redis")
+        if again := tuple(name for name, id_ in ids.items() if self._ids.get(name, id_) != id_):
+            raise Unavailable(TopicReason("recreated_meanwhile", again))
         self._ids = self._ids | ids
 
     def _note_raised(self, record: ControlRecord, partitions: list[Partition]) -> None:
@@ -188,9 +189,9 @@ class Reading:
         for at, end in self.ends.items():
             for position in (copy.positions.get(at) for copy in record.present):
                 if position and position.topic_id and self._ids.get(at.topic, position.topic_id) != position.topic_id:
-                    raise Unavailable(f"Kafka: {at.topic} is another topic than the one that was applied")
+                    raise Unavailable(TopicReason("other_topic", (at.topic,)))
                 if position and position.offset > max(end, self.topics.available[at][1]):
-                    raise Unavailable(f"Kafka: {at.topic}:{at.partition} ends before the position in Redis")
+                    raise Unavailable(TopicReason("ends_before_position", (f"{at.topic}:{at.partition}",)))
 
 
 def _positions(record: ControlRecord, partitions: list[Partition]) -> dict[Partition, int]:

@@ -18,6 +18,7 @@ from projector.ledger import copies
 from projector.ledger.breaks import recreated
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import lag
+from projector.reason import TopicReason
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.reference import Entity
@@ -155,10 +156,7 @@ async def noticed(store: Store, settings: ProjectorSettings) -> ControlRecord:
             if not found:
                 return record
             if time.monotonic() > deadline:
-                raise Refused(
-                    f"{', '.join(it.topic for it in found)} was created again, and no projector has noticed it yet, "
-                    "so nothing can be verified: see `status`, and try again when projectors are running."
-                )
+                raise Refused(TopicReason("recreated_unnoticed", tuple(it.topic for it in found)))
             await asyncio.sleep(_NOTICED_PAUSE_SECONDS)
 
 

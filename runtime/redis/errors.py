@@ -6,6 +6,8 @@ Unavailable                Redis is not reachable, too slow or overloaded: retry
     ├── ScriptMissing      NOSCRIPT: load the script, then call it again
     ├── ReadOnly           READONLY: the server was demoted, so do not use this connection any more
     ├── Redirected         MOVED, ASK, TRYAGAIN: another node of the cluster has the slot, or both have a part of it
+    ├── ClusterDown        CLUSTERDOWN: no node of the cluster serves the slot, so the slot map is out of date
+    ├── NotPermitted       NOPERM: this user lacks a right
     └── Busy               BUSY: a script has run for seconds, which none of ours does
 
 AddressError               the address of Redis, or its TLS files, in the settings
@@ -37,8 +39,9 @@ class ErrorReply(Unavailable):
     def of(cls, text: str) -> "ErrorReply":
         """Returns the error of the class that the text of a reply names."""
         kind = _KINDS.get(text.partition(" ")[0], cls)
-        # Before Redis 7, the refusal of a write is in the middle of what a script failed with.
-        return ReadOnly(text) if kind is cls and "READONLY" in text else kind(text)
+        if kind is cls:
+            kind = next((kind for part, kind in _OF_SCRIPTS.items() if part in text), cls)
+        return kind(text)
 
 
 class ScriptMissing(ErrorReply):
@@ -47,6 +50,14 @@ class ScriptMissing(ErrorReply):
 
 class ReadOnly(ErrorReply):
     """The server is a replica: it was demoted a moment ago."""
+
+
+class ClusterDown(ErrorReply):
+    """No node of the cluster serves the slot at the moment."""
+
+
+class NotPermitted(ErrorReply):
+    """This user may not execute the command, or not use its keys."""
 
 
 class Busy(ErrorReply):
@@ -81,10 +92,14 @@ _KINDS: dict[str, type[ErrorReply]] = {
     "NOSCRIPT": ScriptMissing,
     "READONLY": ReadOnly,
     "BUSY": Busy,
+    "CLUSTERDOWN": ClusterDown,
+    "NOPERM": NotPermitted,
     "MOVED": Redirected,
     "ASK": Redirected,
     "TRYAGAIN": Redirected,
 }
+_OF_SCRIPTS: dict[str, type[ErrorReply]] = {"READONLY": ReadOnly, "can't run this command": NotPermitted}
+"""What stands in the error of a script: before Redis 7, the refusal of a write is in the middle of it."""
 
 
 class TooOld(Exception):

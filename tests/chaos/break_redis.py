@@ -26,7 +26,10 @@ from tests.harness.waiting import wait_until
 _LOG = "appendonlydir"
 """The folder of the log of Redis 7; older ones have one file."""
 _EVICTED_BYTES = 30_000
-_ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", "redis.log")
+_FULL = "full.rdb"
+"""The name of a folder. A server whose file has this name cannot save. Its own file may be there already, because a
+replica writes it when it gets all data of its primary."""
+_ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", _FULL, "redis.log")
 
 
 @contextmanager
@@ -92,14 +95,16 @@ def disk_full(world: World, _: Random) -> Iterator[None]:
     """Redis cannot save its data, and therefore refuses writes (MISCONF): a folder has the name of the file."""
     for server in world.primaries:
         with server.client() as client:
-            (server.directory / "dump.rdb").mkdir()
+            (server.directory / _FULL).mkdir()
+            client.config_set("dbfilename", _FULL)
             client.config_set("save", "3600 1")
             wait_until(lambda client=client: _fails_to_save(client), "Redis cannot save")  # type: ignore[misc]
     yield
     for server in world.primaries:
         with server.client() as client:
             client.config_set("save", "")
-            (server.directory / "dump.rdb").rmdir()
+            client.config_set("dbfilename", "dump.rdb")
+            (server.directory / _FULL).rmdir()
 
 
 def _fails_to_save(client: Redis) -> bool:

@@ -19,7 +19,8 @@ from msgspec import Struct
 from api import server
 from api.app import Api
 from api.edge import Edge
-from api.redis.servers import Link, Servers
+from api.redis.link import Link
+from api.redis.links import Links
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import API, environment, while_running
@@ -151,7 +152,7 @@ def in_kernel(port: int) -> list[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def connected(servers: Servers | Link) -> AsyncIterator[None]:
+async def connected(servers: Links | Link) -> AsyncIterator[None]:
     """Keeps the API's connections to Redis, without the API, until the block ends. The block begins after the first
     attempt to connect."""
     keeping = asyncio.create_task(servers.run())

@@ -10,11 +10,12 @@ from typing import cast
 
 from aiokafka.structs import OffsetAndMetadata
 
-from projector.errors import WrongCluster
+from projector.errors import Unavailable
 from projector.kafka.accepted import Accepted
 from projector.kafka.reader import Source
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork
 from projector.offsets import Ranges
+from projector.problem import OtherCluster
 from projector.record import Partition, Record
 from schemas.resources import RESOURCES, Kind
 from tests.harness.crm import Message
@@ -136,7 +137,7 @@ class ScriptedKafka:
 
     def read_as(self, _histories: Mapping[str, int], cluster: str) -> None:
         if cluster and self.cluster not in ("", cluster):
-            raise WrongCluster(cluster, self.cluster)
+            raise Unavailable(OtherCluster(cluster, self.cluster, accepted=False, access=False))
 
     async def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {at: self.firsts.get(at, 0) for at in partitions}

@@ -110,7 +110,7 @@ def test_the_file_of_a_release_is_accepted(cluster: Cluster, namespace: str) -> 
     assert by_kind(applied, "Deployment")
 
 
-def test_an_overlay_needs_no_checkout(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_overlay_needs_no_checkout(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """The overlay of the page, with this repository in place of yours."""
     page = (ROOT / "docs/production.md").read_text("utf-8")
     [example] = re.findall(r"^```yaml\n(apiVersion: kustomize.+?)^```", page, re.MULTILINE | re.DOTALL)
@@ -136,7 +136,7 @@ def test_the_example_is_accepted_and_its_pods_are_placed(cluster: Cluster) -> No
     assert re.findall(r'(\w+)="([^"]*)"', query) == [("namespace", "leadview"), ("installation", "leadview")]
 
 
-def test_a_rebuild_is_a_job_of_its_template(cluster: Cluster, namespace: str) -> None:
+def test_rebuild_is_a_job_of_its_template(cluster: Cluster, namespace: str) -> None:
     """As `kubectl create job --from=cronjob/leadview-rebuild` makes it."""
     [template] = by_kind(cluster.apply(built(DEPLOY / "base"), namespace), "CronJob")
     job = template["spec"]["jobTemplate"]
@@ -156,7 +156,7 @@ def test_no_pod_waits_for_a_host_of_its_own(cluster: Cluster, namespace: str) ->
 
 
 @pytest.mark.parametrize("name", ["leadview-api", "leadview-projector"])
-def test_a_drain_takes_one_pod_after_the_other(cluster: Cluster, namespace: str, name: str) -> None:
+def test_drain_takes_one_pod_after_the_other(cluster: Cluster, namespace: str, name: str) -> None:
     cluster.apply(built(DEPLOY / "base"), namespace)
     pods = placed(cluster, namespace, name, 2)
     cluster.start(pods)
@@ -363,7 +363,7 @@ SOLVER = "solver"
         pytest.param(SOLVER, "Egress", STRANGER, 443, "TCP", True, id="cert-manager's solver is free"),
     ],
 )
-def test_network_policies(
+def test_network_policies_let_through_only_what_is_needed(
     policed: tuple[Any, dict[str, dict[str, str]]],
     pod: str,
     way: Literal["Ingress", "Egress"],

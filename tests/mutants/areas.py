@@ -164,7 +164,7 @@ AREAS = (
     Area(
         "connections to Redis",
         20,
-        ("runtime/redis/connection.py", "runtime/redis/cluster.py", "runtime/redis/errors.py"),
+        ("runtime/redis/connection.py", "runtime/redis/routing.py", "runtime/redis/errors.py"),
         (
             "unit/settings",
             "service/api_connection",
@@ -199,7 +199,13 @@ AREAS = (
     Area(
         "the API's way into Redis",
         20,
-        ("api/redis/servers.py", "api/redis/serving.py", "api/redis/store.py"),
+        (
+            "api/redis/fair_queue.py",
+            "api/redis/link.py",
+            "api/redis/links.py",
+            "api/redis/serving.py",
+            "api/redis/store.py",
+        ),
         (
             "unit/api_bounds",
             "service/api_serving",

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.redis.servers import servers
+from api.redis.links import links
 from runtime.redis.connection import Check, Connection, pack
 from runtime.redis.errors import ErrorReply, Unavailable
 from tests.harness.api_server import connected, patient
@@ -269,7 +269,7 @@ async def test_waiting_callers_are_bounded() -> None:
 
 
 async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
-    called = servers(patient(urlsplit(redis_server.url)._replace(path="/1").geturl()))
+    called = links(patient(urlsplit(redis_server.url)._replace(path="/1").geturl()))
     async with connected(called):
         own = (await called.link(b"").connection.call((b"CLIENT", b"INFO"))).decode()
     assert {"db=1", "name=leadview-api"} <= {*own.split()}
@@ -279,8 +279,8 @@ async def test_nobody_waits_for_the_next_connection_to_a_redis_that_did_not_answ
     redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may take long: only a connection that Redis itself closed is replaced at once."""
-    monkeypatch.setattr("api.redis.servers._pause", lambda _: 3600.0)
-    called = servers(patient(redis_server.url))
+    monkeypatch.setattr("api.redis.link._pause", lambda _: 3600.0)
+    called = links(patient(redis_server.url))
     async with connected(called):
         called.link(b"").disconnect("it did not answer")
         await asyncio.wait_for(called.link(b"").reconnected(), PATIENCE_SECONDS)

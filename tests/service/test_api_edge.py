@@ -130,7 +130,7 @@ def head_of(size: int) -> bytes:
         ),
     ],
 )
-def test_one_response_in_json(api: ApiServer, sent: bytes, status: int, code: str | None) -> None:
+def test_bad_request_gets_one_response_in_json(api: ApiServer, sent: bytes, status: int, code: str | None) -> None:
     answer = answer_to(api, sent)
     assert (answer.status, answer.json.get("error"), answer.headers["connection"]) == (status, code, "close")
 
@@ -142,7 +142,7 @@ def test_the_callers_request_id_is_kept(api: ApiServer) -> None:
     assert answer.headers["access-control-allow-origin"] == "*", "a tool in a browser can read why it is refused"
 
 
-def test_a_refused_head_has_no_body(api: ApiServer) -> None:
+def test_refused_head_has_no_body(api: ApiServer) -> None:
     received = api.exchange(b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
     assert received.startswith(b"HTTP/1.1 400 ")
     assert received.endswith(b"\r\n\r\n")
@@ -224,19 +224,19 @@ def test_responses_reach_a_client_that_has_closed_its_side(api: ApiServer, calle
         pytest.param(HEALTH + b"GET /he", id="in a second request"),
     ],
 )
-def test_an_unfinished_head_is_cut_off(hurried_api: ApiServer, sent: bytes) -> None:
+def test_unfinished_head_is_cut_off(hurried_api: ApiServer, sent: bytes) -> None:
     answers = responses(hurried_api.exchange(sent))
     assert (answers[-1].status, answers[-1].error) == (408, "request_timeout")
     assert len(answers) == sent.count(b"\r\n\r\n") + 1
 
 
 @pytest.mark.parametrize("sent", [pytest.param(b"", id="nothing"), pytest.param(b"\r\n", id="line feeds alone")])
-def test_a_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hurried, "connection_made", Edge.connection_made)
     assert hurried_api.exchange(sent) == b""
 
 
-def test_an_idle_connection_is_closed(redis_server: RedisService) -> None:
+def test_idle_connection_is_closed(redis_server: RedisService) -> None:
     """With an end, not with a reset: the client has read everything."""
     with running_api(patient(redis_server.url), edge=Brief) as api:
         assert responses(api.exchange(HEALTH * 2))[1].status == 200
@@ -248,7 +248,7 @@ def test_an_idle_connection_is_closed(redis_server: RedisService) -> None:
             assert answer.status == 200, "the time for its head has ended with the head"
 
 
-def test_a_defect_outside_of_all_handlers_ends_the_connection(
+def test_defect_outside_of_all_handlers_ends_the_connection(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
@@ -263,7 +263,7 @@ def test_a_defect_outside_of_all_handlers_ends_the_connection(
     assert "a request failed because of a defect" in caplog.text
 
 
-def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
+def test_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
     """The time counts from the first byte of the head, not from the last one received."""
     with hurried_api.connect() as connection:
         connection.sendall(b"GET /")
@@ -276,7 +276,7 @@ def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_whole_head_stops_the_clock(hurried_api: ApiServer) -> None:
+def test_whole_head_stops_the_clock(hurried_api: ApiServer) -> None:
     with hurried_api.connect() as connection:
         connection.sendall(HEALTH)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

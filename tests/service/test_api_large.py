@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.redis.servers import LARGE_EACH, Link, servers
+from api.redis.link import LARGE_EACH, Link
+from api.redis.links import links
 from api.redis.serving import Serving
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
@@ -81,7 +82,7 @@ def remaining(response: Response) -> int:
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, LARGE])
-def test_a_value_of_any_size_is_served_and_charged_once(
+def test_value_of_any_size_is_served_and_charged_once(
     api: ApiServer, records: Records, caller: Caller, more: int
 ) -> None:
     empty = len(b'{"pad":""}')
@@ -99,7 +100,7 @@ def test_a_value_of_any_size_is_served_and_charged_once(
     assert len(connections) == (1 if more < 0 else 2)
 
 
-def test_a_small_reply_never_waits_for_a_large_one(
+def test_small_reply_never_waits_for_a_large_one(
     api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
 ) -> None:
     lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
@@ -152,7 +153,7 @@ def promoted(records: Records, caller: Caller, lead: str) -> None:
         pytest.param(lambda records, *_: records.client.flushdb(), 503, None, id="Redis is emptied"),
     ],
 )
-def test_what_changes_while_it_is_read(
+def test_large_document_that_changes_while_it_is_read_is_served_whole_or_not(
     api: ApiServer,
     proxy: FaultyProxy,
     records: Records,
@@ -191,7 +192,7 @@ def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Rec
         wait_until(lambda: get(api, caller, lead).status == 200, "large values are served again")
 
 
-def test_a_forgotten_connection_for_large_values_costs_no_request(
+def test_forgotten_connection_for_large_values_costs_no_request(
     proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor
 ) -> None:
     """What stands between the machines passes nothing on, and tells nobody. The request uses another connection."""
@@ -206,7 +207,7 @@ def test_a_forgotten_connection_for_large_values_costs_no_request(
             assert {each.body for each in answers} == {answers[0].body}
 
 
-async def test_a_forgotten_connection_for_large_values_is_found_without_a_request(
+async def test_forgotten_connection_for_large_values_is_found_without_a_request(
     proxy: FaultyProxy, records: Records
 ) -> None:
     """It is used twice a second, as the first connection is, so that nothing forgets it, and a dead one is replaced."""
@@ -214,7 +215,7 @@ async def test_a_forgotten_connection_for_large_values_is_found_without_a_reques
     lead = records.lead(caller.organization_id, text())
     settings = ApiSettings(redis_url=proxy.url, api_redis_timeout=2)
     control.complete_all(settings)
-    api_servers = servers(settings)
+    api_servers = links(settings)
     async with connected(api_servers):
         link, name = api_servers.link(b""), name_of(caller, lead)
         serving = Serving(api_servers)
@@ -231,7 +232,7 @@ async def test_a_forgotten_connection_for_large_values_is_found_without_a_reques
         await asyncio.gather(polling, return_exceptions=True)
 
 
-def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records, caller: Caller) -> None:
+def test_refused_charge_reads_no_large_value(api: ApiServer, records: Records, caller: Caller) -> None:
     """While Redis refuses to write, the worker's own limiter decides, and what it refuses costs Redis as little."""
     caller = records.caller(key_limit=(2, 24 * 3600))
     lead = records.lead(caller.organization_id, text())
@@ -246,7 +247,7 @@ def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records,
 
 
 @pytest.mark.parametrize("worst", ["a key in use", "a key that was never used", "made-up keys"])
-def test_an_organization_at_its_worst_takes_no_place_of_another_one(
+def test_organization_at_its_worst_takes_no_place_of_another_one(
     proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor, worst: str
 ) -> None:
     """Redis does not answer, and far more requests than may wait for it name the first one. If their keys are made up,
@@ -297,7 +298,7 @@ async def test_large_values_on_their_way_are_few(redis_server: RedisService, rec
                 await link.read_large(b"a", name, None)
 
 
-def test_large_documents_on_a_cluster_while_their_slot_moves(cluster: RedisCluster) -> None:
+def test_large_document_is_served_while_its_slot_moves(cluster: RedisCluster) -> None:
     """The key has moved already, or its node has not heard yet that it did."""
     with client_of(cluster.url) as client, running_api(patient(cluster.url)) as api:
         records = Records(client)

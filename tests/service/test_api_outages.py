@@ -59,7 +59,7 @@ def wait_until_served(api: ApiServer, caller: Caller) -> None:
     wait_until(lambda: ask(api, caller).status == 404, "service is back")
 
 
-def test_a_replica_in_place_of_its_master(api: ApiServer, client: redis.Redis, records: Records) -> None:
+def test_replica_in_place_of_its_master_gets_503(api: ApiServer, client: redis.Redis, records: Records) -> None:
     """The worker is not ready as long as it refuses every request."""
     caller = records.caller()
     wait_until_served(api, caller)
@@ -73,14 +73,16 @@ def test_a_replica_in_place_of_its_master(api: ApiServer, client: redis.Redis, r
     assert api.get("/readyz").status == 200
 
 
-def test_a_user_that_may_not_ask_for_the_role(own_redis: RedisServer, client: redis.Redis, records: Records) -> None:
+def test_user_that_may_not_ask_for_the_role_is_served(
+    own_redis: RedisServer, client: redis.Redis, records: Records
+) -> None:
     """Users of one's own may have been made before a plain URL led to that question, and proxies may not know it."""
     client.acl_setuser("default", enabled=True, commands=["-role"])
     with running_api(patient(own_redis.url)) as api:
         wait_until_served(api, records.caller())
 
 
-def test_never_there(tmp_path: Path) -> None:
+def test_api_without_redis_answers_503_and_401(tmp_path: Path) -> None:
     with running_api(ApiSettings(redis_url="redis://127.0.0.1:1/0"), ready=False) as api:
         assert_unavailable(ask(api, Caller()), api.get("/readyz"))
         assert api.get("/healthz").status == 200
@@ -105,7 +107,7 @@ _BEFORE: dict[str, str] = {"maxclients": "100", "requirepass": ""}
         pytest.param("NOAUTH", {"requirepass": "secret"}, {}, id="no password"),
     ],
 )
-def test_what_redis_says_when_it_refuses_a_connection(
+def test_refused_connection_is_logged_with_what_redis_says(
     own_redis: Any,
     client: redis.Redis,
     kafka: Kafka,
@@ -135,7 +137,7 @@ _LOADED_COMMANDS, _LOADED_MICROSECONDS = 300_000, "200"
 """Redis answers after each thousand commands of its log. All of them last for a minute: longer than the test."""
 
 
-def test_what_redis_says_while_it_loads(
+def test_loading_redis_is_logged_and_said_by_status(
     kafka: Kafka, topic_prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log line of a 503 says it, and so does `status`. Redis replays its log slowly."""
@@ -165,7 +167,7 @@ def test_what_redis_says_while_it_loads(
             wait_until(while_running(slow, is_said), "status says it")
 
 
-def test_what_redis_says_when_it_cannot_save(
+def test_redis_that_cannot_save_is_read_and_said_by_status(
     own_redis: RedisServer, client: redis.Redis, records: Records, kafka: Kafka, topic_prefix: str, tmp_path: Path
 ) -> None:
     """It refuses writes only, so documents are served as before. `status` says why it refuses them."""
@@ -184,7 +186,7 @@ def test_what_redis_says_when_it_cannot_save(
     assert "MISCONF" in status["problems"][kind]
 
 
-def test_a_user_without_a_password_is_not_another_user(own_redis: RedisServer, client: redis.Redis) -> None:
+def test_user_without_a_password_is_not_another_user(own_redis: RedisServer, client: redis.Redis) -> None:
     client.acl_setuser("lvapi", enabled=True, nopass=True, commands=["+@all"], keys=["*"])
     with running_api(patient(own_redis.url.replace("redis://", "redis://lvapi@"))) as api:
         assert api.is_ready()
@@ -192,22 +194,20 @@ def test_a_user_without_a_password_is_not_another_user(own_redis: RedisServer, c
         assert {each["user"] for each in connections} == {"lvapi"}
 
 
-def test_script_flush(api: ApiServer, records: Records, client: redis.Redis) -> None:
+def test_request_after_a_script_flush_is_charged_once(api: ApiServer, records: Records, client: redis.Redis) -> None:
     caller = records.caller(key_limit=(100, 360_000))  # nothing comes back while the test runs
     assert ask(api, caller).headers["x-ratelimit-remaining"] == "99"
     client.script_flush()
     assert ask(api, caller).headers["x-ratelimit-remaining"] == "98"  # charged once
 
 
-def test_a_value_of_another_type(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
+def test_value_of_another_type_gets_503(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
     client.delete(caller.name)
     client.lpush(caller.name, "x")
     assert_unavailable(ask(api, caller))
 
 
-def test_it_is_not_ready_without_a_right_that_each_request_needs(
-    api: ApiServer, caller: Caller, client: redis.Redis
-) -> None:
+def test_api_without_a_needed_right_is_not_ready(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
     """`tests/troubles/test_rights.py` compares both for every right."""
     client.acl_setuser("default", enabled=True, commands=["-time"])
     assert_unavailable(ask(api, caller), api.get("/readyz"))
@@ -258,7 +258,7 @@ def test_the_first_response_after_redis_was_emptied_is_503(
         wait_until_served(api, caller)
 
 
-def test_an_api_that_starts_before_anything_is_projected(
+def test_api_before_the_first_projection_answers_503(
     own_redis: RedisServer, client: redis.Redis, records: Records
 ) -> None:
     """A rebooted machine without persistence must not tell every tool that its key is wrong."""

@@ -51,7 +51,7 @@ def test_bad_settings_stop_the_start(
 
 
 @pytest.mark.parametrize("taken", ["api_port", "metrics_port"])
-def test_a_port_that_is_taken(taken: str) -> None:
+def test_port_that_is_taken_ends_the_start_and_is_named(taken: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         given = environment(**{"api_port": free_port(), taken: holder.getsockname()[1]})
         ended = subprocess.run(API, env=given, stderr=subprocess.PIPE, timeout=PATIENCE_SECONDS, check=False)
@@ -138,7 +138,7 @@ def test_sighup_replaces_the_workers_and_sigusr1_does_nothing(
         assert child.wait(PATIENCE_SECONDS) == 0
 
 
-def test_an_idle_connection_ends_after_the_time_of_the_setting(tmp_path: Path, redis_server: RedisService) -> None:
+def test_idle_connection_ends_after_the_time_of_the_setting(tmp_path: Path, redis_server: RedisService) -> None:
     with (
         running_api_process(tmp_path / "log", redis_url=redis_server.url, api_keep_alive=1) as (_, api),
         api.connect() as idle,
@@ -169,7 +169,9 @@ def values(metrics: ApiServer) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}
 
 
-def test_metrics_and_logs(tmp_path: Path, redis_server: RedisService, records: Records, caller: Caller) -> None:
+def test_metrics_and_logs_hold_no_key(
+    tmp_path: Path, redis_server: RedisService, records: Records, caller: Caller
+) -> None:
     """The logs are JSON, and hold no key."""
     settings = {"api_redis_timeout": PATIENCE_SECONDS, "log_level": "debug"}
     busy = records.caller(key_limit=(20, 3600))

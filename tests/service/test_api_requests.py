@@ -85,7 +85,7 @@ def test_refused_before_the_record_is_looked_up(
     assert answer.headers.get("www-authenticate") == challenge.get(code)
 
 
-def test_key_before_access_before_limits_before_id(api: ApiServer, records: Records) -> None:
+def test_request_is_checked_for_key_access_limits_and_id_in_this_order(api: ApiServer, records: Records) -> None:
     caller = records.caller(key_limit=(1, 3600))
     assert_error(api.get(LEADS + "x", key=caller.key), 400, "invalid_id")
     limited = api.get(LEADS + "x", key=caller.key)
@@ -119,7 +119,9 @@ def test_invalid_ids_are_charged(api: ApiServer, caller: Caller, segment: str) -
 
 
 @pytest.mark.parametrize(("path", "kind"), [pytest.param(LEADS, "lead"), pytest.param(CONTACTS, "contact")])
-def test_record(api: ApiServer, records: Records, caller: Caller, path: str, kind: str) -> None:
+def test_record_is_served_with_its_headers(
+    api: ApiServer, records: Records, caller: Caller, path: str, kind: str
+) -> None:
     body = {"id": "as it is", "tags": [], "name": "Zoë"}
     record_id = getattr(records, kind)(caller.organization_id, body)
     earliest = records.client.time()[0]
@@ -176,7 +178,7 @@ def test_head_is_get_without_a_body(api: ApiServer, records: Records, caller: Ca
         pytest.param('"' + "x" * 8000 + '"', 200, id="long"),
     ],
 )
-def test_if_none_match(api: ApiServer, records: Records, header: str, status: int) -> None:
+def test_known_etag_gets_304_without_a_charge(api: ApiServer, records: Records, header: str, status: int) -> None:
     caller = records.caller(key_limit=(100, 360_000))  # nothing comes back while the test runs
     lead_id = records.lead(caller.organization_id, {"id": "x"})
     etag = api.get(LEADS + lead_id, key=caller.key).headers["etag"]
@@ -254,7 +256,7 @@ def test_cors_headers_if_an_origin_is_sent(api: ApiServer, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_without_key(api: ApiServer, records: Records, path: str) -> None:
+def test_page_without_a_key_answers_get_and_head(api: ApiServer, records: Records, path: str) -> None:
     records.serve()
     get, head, post = (api.get(path, method=method) for method in ("GET", "HEAD", "POST"))
     assert (get.status, get.headers["content-type"]) == (200, JSON)

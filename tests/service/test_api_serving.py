@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.errors import Rebuilding
-from api.redis.servers import Link, OneServer, Servers, servers
+from api.redis.link import Link
+from api.redis.links import Links, OneLink, links
 from api.redis.serving import Serving, _flags
 from api.redis.store import Store
 from api.request import Credentials, credentials
@@ -33,9 +34,9 @@ FIELDS = (b"%d" % LAYOUT, *[generation(1).encode()] * 2, b"ledger")
 
 
 @asynccontextmanager
-async def opened(settings: ApiSettings) -> AsyncIterator[tuple[Servers, Serving, Store]]:
+async def opened(settings: ApiSettings) -> AsyncIterator[tuple[Links, Serving, Store]]:
     """The API's way into Redis, without anything that calls Redis by itself."""
-    called = servers(settings)
+    called = links(settings)
     serving = Serving(called)
     async with connected(called):
         yield called, serving, Store(settings, called, serving)
@@ -67,7 +68,7 @@ async def test_what_a_copy_must_say_to_be_served(
     link: Link, fields: dict[str, bytes], refused: type[Unavailable] | None
 ) -> None:
     """What was not complete is not forgotten: the shard has to be asked again, whatever it was before."""
-    serving = Serving(OneServer(link, 1.0))
+    serving = Serving(OneLink(link, 1.0))
     assert serving.read(link, names.HOME, reply()) == generation(1)
     found = reply(**fields)
     if refused is None:
@@ -199,4 +200,6 @@ async def test_an_outage_is_logged_once(scheme: str, logged: str, caplog: pytest
         proxy.faults = Faults(refusing=True)
         async with opened(ApiSettings(redis_url=f"{scheme}://127.0.0.1:{proxy.port}")):
             await eventually(lambda: proxy.accepted > 10, "several attempts to connect")
-    assert [record.getMessage() for record in caplog.records if record.name == "api.redis.servers"] == [logged]
+    assert [
+        record.getMessage() for record in caplog.records if record.name in ("api.redis.link", "api.redis.links")
+    ] == [logged]

@@ -77,7 +77,7 @@ def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Res
     return wait_for(lambda: get(api), lambda last: as_of(last) >= changed_at, "a response says that it has the change")
 
 
-def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
+def test_tool_reads_its_own_write(leadview: Leadview) -> None:
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "it is served")
@@ -99,7 +99,7 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
 
 
 @pytest.mark.long
-def test_a_change_is_in_the_response_with_the_embedded_kafka_as_well(
+def test_change_is_in_the_response_with_the_embedded_kafka_as_well(
     embedded_kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
 ) -> None:
     with new_leadview(embedded_kafka, topic_prefix, redis_server, tmp_path) as leadview, leadview.api() as api:
@@ -127,7 +127,7 @@ def run_sample(api: ApiServer, changed_at: datetime) -> bytes:
     return output
 
 
-def test_nobody_has_looked(leadview: Leadview) -> None:
+def test_data_as_of_goes_when_no_projector_looks(leadview: Leadview) -> None:
     """Without projectors it says nothing about what was published since, and then nothing at all."""
     projector = leadview.start("run")
     with leadview.api() as api:
@@ -152,9 +152,7 @@ def test_nobody_has_looked(leadview: Leadview) -> None:
         assert version(get(api)) == 2
 
 
-async def test_a_moment_is_earlier_than_its_end_offsets(
-    kafka: Kafka, topic_prefix: str, own_redis: RedisServer
-) -> None:
+async def test_moment_is_earlier_than_its_end_offsets(kafka: Kafka, topic_prefix: str, own_redis: RedisServer) -> None:
     """What is published while the sampler asks Redis for the time is not held before that time. No line applies
     anything here: the test sets the position, and the time moves on although newer changes have arrived meanwhile.
     """
@@ -197,7 +195,7 @@ async def test_a_moment_is_earlier_than_its_end_offsets(
             await sampling
 
 
-async def test_a_kafka_that_is_not_there_at_first(kafka: Kafka, topic_prefix: str, own_redis: RedisServer) -> None:
+async def test_data_as_of_begins_when_kafka_is_there(kafka: Kafka, topic_prefix: str, own_redis: RedisServer) -> None:
     """A reader that could not be started is replaced by another one."""
     Topics(kafka, topic_prefix).create(1)
     with faulty_proxy(int(kafka.bootstrap_servers.rpartition(":")[2])) as proxy:
@@ -238,7 +236,7 @@ async def _stored(
     return reply
 
 
-async def test_what_is_stored(projection: Projection) -> None:
+async def test_data_as_of_is_stored_only_in_a_complete_shard(projection: Projection) -> None:
     """Only in a shard that is complete, and that has reached the ends of the same topics."""
     [tag, *_] = (await control.complete(projection.store)).copies
 
@@ -318,7 +316,7 @@ def test_no_response_is_from_the_future(leadview: Leadview) -> None:
             assert (leadview.run("status", "--json").json["data_as_of"] is not None) is is_told
 
 
-async def test_the_moments_of_topics(projection: Projection) -> None:
+async def test_moment_of_a_topic_moves_only_while_it_is_complete(projection: Projection) -> None:
     """Each moves forward by itself, unless it was not complete for longer than its deletions are kept: then it stays
     until its break was noted.
     """

@@ -121,7 +121,7 @@ def test_deletions_that_kafka_may_have_removed(leadview: Leadview) -> None:
 
 
 @pytest.mark.apache
-def test_a_redis_that_nobody_has_filled_in_time(leadview: Leadview) -> None:
+def test_redis_filled_too_late_misses_deletions(leadview: Leadview) -> None:
     """A projector began to fill it, and died. Another one continues after longer than deletions are kept: what it reads
     of them is measured from the beginning, and not from its own start.
     """
@@ -169,7 +169,7 @@ async def test_missed_deletions_are_noted_again_if_that_was_not_a_moment_ago(alo
 
 
 @pytest.mark.parametrize("later_ms", [pytest.param(-2 * DAY_MS, id="older"), pytest.param(DAY_MS, id="in the future")])
-def test_a_redis_that_comes_back_from_another_time(leadview_on_cluster: Leadview, later_ms: int) -> None:
+def test_redis_that_comes_back_from_another_time_misses_deletions(leadview_on_cluster: Leadview, later_ms: int) -> None:
     """As a shard that has an older copy, or one that was written under another clock. The others have theirs."""
     leadview = leadview_on_cluster
     publish_first(leadview)
@@ -195,7 +195,9 @@ def other_kafka(tmp_path: Path) -> Iterator[Kafka]:
 
 
 @pytest.mark.apache
-def test_another_kafka_cluster(leadview: Leadview, other_kafka: Kafka, tmp_path: Path) -> None:
+def test_another_kafka_cluster_is_applied_only_when_it_is_accepted(
+    leadview: Leadview, other_kafka: Kafka, tmp_path: Path
+) -> None:
     """Nothing of it is applied until an operator says so; when the former cluster is back, everything continues by
     itself. The word of an operator also leads back.
     """
@@ -246,7 +248,7 @@ def test_another_kafka_cluster(leadview: Leadview, other_kafka: Kafka, tmp_path:
 
 @pytest.mark.apache
 @pytest.mark.parametrize("runs", [pytest.param(False, id="stopped"), pytest.param(True, id="running")])
-def test_records_that_kafka_deleted_before_they_were_read(leadview: Leadview, runs: bool) -> None:
+def test_records_that_kafka_deleted_before_they_were_read_are_a_problem(leadview: Leadview, runs: bool) -> None:
     """As retention does: while no projector runs, or while one stands still that keeps its partitions."""
     publish_first(leadview)
     port, kinds_of = free_port(), (resources.API_KEY, resources.LEAD)
@@ -301,7 +303,7 @@ def test_records_of_a_new_partition_that_kafka_deleted_before_any_was_read(leadv
     wait_for_kinds(leadview, "records_missed")  # no record is left in a former partition
 
 
-def test_keys_that_redis_has_evicted(leadview_with_own_redis: Leadview) -> None:
+def test_keys_that_redis_has_evicted_are_a_problem(leadview_with_own_redis: Leadview) -> None:
     """They are missed as well after the policy was corrected, and also if no projector ran meanwhile."""
     leadview = leadview_with_own_redis
     leadview.topics.create(partitions=1)
@@ -362,7 +364,7 @@ async def test_what_is_evicted_while_a_shard_is_filled_is_noted(alone: Projectio
     assert [it.kind for it in (await copies.require(alone.store)).state.breaks] == ["evicted"]
 
 
-async def test_a_redis_that_is_emptied_before_a_comparison_stops_no_projector(alone: Projection) -> None:
+async def test_redis_that_is_emptied_before_a_comparison_stops_no_projector(alone: Projection) -> None:
     """The comparison has seen the break a moment before. It looks again when a projector fills Redis."""
     record = await control.complete(alone.store)
     await breaks.note(alone.store, record, [breaks.new_break(record, "evicted", "")])
@@ -374,7 +376,7 @@ async def test_a_redis_that_is_emptied_before_a_comparison_stops_no_projector(al
 
 
 @pytest.mark.apache
-def test_partitions_that_were_added(leadview: Leadview) -> None:
+def test_topic_with_added_partitions_is_named_until_it_was_verified(leadview: Leadview) -> None:
     """It is named until it was verified, also after Redis was emptied: Kafka remembers how many there were."""
     publish_first(leadview)
     port = free_port()

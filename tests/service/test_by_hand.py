@@ -61,7 +61,7 @@ WHOLE = LEAD_DOCUMENT.replace(b'"contact":null', b'"contact":' + SUMMARY)
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 
 
-def test_a_first_organization(leadview: Leadview) -> None:
+def test_printed_commands_give_access_to_a_first_organization(leadview: Leadview) -> None:
     """The commands that docs/examples/first_organization.py prints give access to a new organization."""
     if shutil.which("kcat") is None:
         not_available("there is no kcat here")
@@ -75,7 +75,7 @@ def test_a_first_organization(leadview: Leadview) -> None:
     assert api_keys.parse(key).organization_id == organization
 
 
-def test_the_life_of_a_lead(leadview: Leadview) -> None:
+def test_each_event_of_a_lead_brings_its_row_of_answers(leadview: Leadview) -> None:
     """Every row of the tables of answers that an event can bring about, in the order in which a life brings them."""
     publish, lead, contact = leadview.publish, LEADS + LEAD, CONTACTS + CONTACT
     leadview.start("run")

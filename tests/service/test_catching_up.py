@@ -36,7 +36,7 @@ def report(microseconds: int = REPORT, ago: int = -3_600_000) -> str:
     return f"{microseconds} {now_ms() - ago}"
 
 
-async def test_a_line_yields_while_it_is_behind_and_the_api_answers(pacer: TimedPacer, records: Records) -> None:
+async def test_line_yields_while_it_is_behind_and_the_api_answers(pacer: TimedPacer, records: Records) -> None:
     for second, (stored, read, pace, why) in enumerate(
         (
             (report(), BATCH - 1, FULL, "it is not behind"),

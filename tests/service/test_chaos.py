@@ -32,7 +32,7 @@ ACCESS_SECONDS = 20.0
 TOLD_SECONDS = 60.0
 
 
-def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
+def test_no_promise_falls_when_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     possible = [fault for fault in FAULTS.values() if fault.needs in ("", "groups", "address")]
     faults = [fault for fault in possible if fault.name not in (*SLOW, *COMPACTED, *BREAKS)]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
@@ -51,7 +51,7 @@ def test_nothing_wrong_is_served_unsaid(kafka: Kafka, topic_prefix: str, tmp_pat
     assert report.status == 0, str(report)
 
 
-def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
+def test_no_promise_falls_when_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     """Of a cluster of three primaries. Programs of two versions promote, roll back and drop generations meanwhile."""
     faults = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in ON_A_CLUSTER]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT, redis="cluster") as world:
@@ -59,7 +59,7 @@ def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> N
     assert report.status == 0, str(report)
 
 
-def test_brokers_die(tmp_path: Path) -> None:
+def test_no_promise_falls_when_brokers_die(tmp_path: Path) -> None:
     """Of three, a leader is killed, and the coordinator of a group stands still; compaction is quick."""
     faults = [fault for fault in FAULTS.values() if fault.needs == "brokers" and fault.name not in SLOW]
     with ExitStack() as stack:

@@ -68,7 +68,9 @@ def test_the_metrics_port_is_taken(leadview: Leadview, words: tuple[str, ...]) -
         ),
     ],
 )
-def test_a_sign_in_to_kafka(leadview_with_own_redis: Leadview, settings: dict[str, str], said: str) -> None:
+def test_status_signs_in_to_kafka_or_says_why_not(
+    leadview_with_own_redis: Leadview, settings: dict[str, str], said: str
+) -> None:
     """There is no topic, which only somebody who is signed in is told."""
     leadview = leadview_with_own_redis
     if not leadview.kafka.login_servers:
@@ -96,7 +98,7 @@ def test_asking_for_a_topic_creates_none(
     assert newer.allow_auto_topic_creation is False
 
 
-def test_the_records_of_a_topic(leadview: Leadview) -> None:
+def test_validate_reads_a_topic_without_redis_and_without_a_group(leadview: Leadview) -> None:
     """Redis is away, and no consumer group appears."""
 
     def validate(*words: str, **settings: str) -> Finished:
@@ -137,7 +139,7 @@ OTHER_KEY = crm.uuid(0xF2)
 
 
 @pytest.mark.apache
-def test_a_request_is_found_again(leadview: Leadview, tmp_path: Path) -> None:
+def test_request_is_found_again(leadview: Leadview, tmp_path: Path) -> None:
     leadview.serve(
         crm.organization(1, rate_limits=ONE_LEFT),
         crm.api_key(1, hash=key_hash(KEY)),
@@ -232,7 +234,7 @@ def test_if_one_refuses_to_start_the_others_stop(leadview: Leadview) -> None:
 
 @pytest.mark.apache
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_they_start(leadview: Leadview, number: signal.Signals) -> None:
+def test_signal_while_projectors_start_ends_them(leadview: Leadview, number: signal.Signals) -> None:
     """Redis and Kafka need not be there: each child is stopped at whatever point it is."""
     parent = leadview.start("run", "--processes", "2", kafka_bootstrap_servers="127.0.0.1:1")
     wait_until(lambda: projectors(parent), "the first one is being started")
@@ -255,7 +257,7 @@ def test_a_signal_while_they_start(leadview: Leadview, number: signal.Signals) -
         pytest.param("verify --next", "", id="a comparison changes nothing"),
     ],
 )
-def test_what_is_an_act(words: str, act: str | None) -> None:
+def test_command_that_changes_something_is_an_act(words: str, act: str | None) -> None:
     """By default all words."""
     found = act_of(parse(words.split()), words.split())
     assert " ".join((found.verb, *found.arguments) if found else ()) == (words if act is None else act)
@@ -281,7 +283,7 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     wait_until(lambda: log.read_text().count("an operator has acted") == 3, "the projector has logged each of them")
 
 
-async def test_what_is_kept_of_words(projection: Projection) -> None:
+async def test_noted_act_has_no_key_and_no_long_word(projection: Projection) -> None:
     """No key that somebody has pasted, and no more than a part of a long word, whatever its bytes are."""
     key = api_keys.mint(crm.ORGANIZATION)
     await acts.note(
@@ -294,7 +296,7 @@ async def test_what_is_kept_of_words(projection: Projection) -> None:
     assert (oldest.arguments, oldest.by, oldest.reason) == (kept, "lv_live_…", "lv_live_…")
 
 
-async def test_it_is_bounded(projection: Projection) -> None:
+async def test_history_of_acts_is_bounded(projection: Projection) -> None:
     """And what another version wrote in another way is left out."""
     for number in range(acts.MOST + 1):
         await acts.note(projection.store, Act("drop", [str(number)], "me"))

@@ -304,7 +304,7 @@ def _key(contact_id: str) -> bytes:
     return crm.message_key(resources.CONTACT, crm.ORGANIZATION, contact_id)
 
 
-async def test_a_comparison_continues_where_another_projector_ended(projection: Projection) -> None:
+async def test_comparison_continues_where_another_projector_ended(projection: Projection) -> None:
     control.write(projection.client)
     work = comparison._Work(projection.settings, projection.writing, "documents")
     [generation] = ids(1)
@@ -322,7 +322,7 @@ async def test_a_comparison_continues_where_another_projector_ended(projection: 
     ("key", "expected"),
     [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
 )
-def test_the_hash_of_the_java_client(key: bytes, expected: int) -> None:
+def test_murmur2_is_that_of_the_java_client(key: bytes, expected: int) -> None:
     """Its own test vectors."""
     assert murmur2(key) == expected % 2**32
 

@@ -90,7 +90,7 @@ def _begin_again(projection: Projection) -> Awaitable[object]:
         pytest.param(_begin_again, id="Redis is emptied"),
     ],
 )
-async def test_a_writer_that_sleeps_in_a_batch_leaves_nothing(
+async def test_writer_that_sleeps_in_a_batch_leaves_nothing(
     alone: Projection,
     redis_server: RedisService,
     monkeypatch: pytest.MonkeyPatch,
@@ -145,7 +145,7 @@ def other_tag(record: ControlRecord) -> bytes:
     return next(tag for tag in record.copies if tag != names.HOME)
 
 
-async def test_a_failover_brings_back_a_dropped_generation(sharded: Projection) -> None:
+async def test_failover_brings_back_a_dropped_generation(sharded: Projection) -> None:
     """One shard goes back to a time before a drop: its keys of that generation are dropped once more."""
     record = await promote_another(sharded, await control.complete(sharded.store))
     second = record.state.live
@@ -164,7 +164,7 @@ async def test_a_failover_brings_back_a_dropped_generation(sharded: Projection) 
     assert numbers((await copies.current(sharded.store)).state.known) == [2]
 
 
-async def test_a_record_is_found_whatever_the_tags_of_its_copies_are(sharded: Projection) -> None:
+async def test_record_is_found_whatever_the_tags_of_its_copies_are(sharded: Projection) -> None:
     """Slots were moved, so the only copy is where nobody looks at first. No other record may begin beside it."""
     client, store = sharded.client, sharded.store
     record = await control.complete(store)
@@ -176,7 +176,7 @@ async def test_a_record_is_found_whatever_the_tags_of_its_copies_are(sharded: Pr
     assert (await copies.current(store)).stamp.lineage == record.stamp.lineage
 
 
-async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_filled_again(
+async def test_shard_that_went_back_to_a_time_before_the_live_generation_is_filled_again(
     sharded: Projection,
 ) -> None:
     record = await control.complete(sharded.store)
@@ -247,7 +247,9 @@ async def test_the_target_of_a_rebuild_is_the_end_of_the_topics(leadview: Leadvi
     assert ends == {at: end for at, end in leadview.topics.end_offsets.items() if end}
 
 
-async def test_heartbeats(projection: Projection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeat_acknowledges_the_oldest_open_session(
+    projection: Projection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program acknowledges a control record only when none of its sessions is older."""
     silent_ms = int(PATIENCE_SECONDS * 1000)  # longer than a busy machine stands still
     monkeypatch.setattr(writers, "SILENT_MS", silent_ms)
@@ -285,7 +287,7 @@ async def test_heartbeats(projection: Projection, monkeypatch: pytest.MonkeyPatc
     assert await writers.read(projection.store) == []
 
 
-async def test_a_batch_is_continued_over_a_new_connection_if_nothing_has_changed(projection: Projection) -> None:
+async def test_batch_is_continued_over_a_new_connection_if_nothing_has_changed(projection: Projection) -> None:
     await control.complete(projection.store)
     async with writers.writing(projection.settings, "run") as writing:
         session = await writing.sessions.open()
@@ -295,7 +297,7 @@ async def test_a_batch_is_continued_over_a_new_connection_if_nothing_has_changed
         assert (await lead).written == 1
 
 
-async def test_concurrent_changes(projection: Projection) -> None:
+async def test_second_of_two_concurrent_changes_is_refused(projection: Projection) -> None:
     """The second of two commands that have read the same record is refused. A second rebuild joins the first one; any
     other change meanwhile is a conflict.
     """
@@ -347,7 +349,7 @@ async def test_connections_that_are_opened_at_once_are_confirmed_by_two_readings
 
 
 @pytest.mark.parametrize("partitions", [4, 800])
-async def test_a_look_at_the_record_costs_the_same_however_many_partitions_there_are(
+async def test_look_at_the_record_costs_the_same_however_many_partitions_there_are(
     alone: Projection, partitions: int
 ) -> None:
     """While nothing changes: a program that writes looks each second, and a line compares its own positions."""

@@ -52,7 +52,7 @@ def letter_of(message: crm.Message, offset: int, version: int | None) -> DeadLet
 
 
 @everywhere
-async def test_they_go_when_a_newer_event_was_applied(projection: Projection) -> None:
+async def test_dead_letters_go_when_a_newer_event_was_applied(projection: Projection) -> None:
     """For every kind of entity; in a cluster, too."""
     control.complete_all(projection.settings)
     await projection.apply(*(message.record(9) for message in MENDED))
@@ -84,7 +84,7 @@ async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> 
     assert await dead_letters.replace(projection.store, []) == 0
 
 
-async def test_which_dead_letters_are_meant(projection: Projection) -> None:
+async def test_ranges_and_filters_choose_dead_letters(projection: Projection) -> None:
     letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(4)]
     letters.append(msgspec.structs.replace(LETTER, topic="crm.other", key=f"{crm.OTHER_ORGANIZATION}:{crm.LEAD}"))
     await dead_letters.park(projection.store, letters)
@@ -112,7 +112,7 @@ async def test_which_dead_letters_are_meant(projection: Projection) -> None:
 
 
 @pytest.mark.apache
-def test_from_the_bad_record_to_the_corrected_one(leadview: Leadview) -> None:
+def test_dead_letters_go_when_they_are_corrected_or_dropped(leadview: Leadview) -> None:
     """One of them is never corrected: an operator accepts it, and drops it."""
     port = free_port()
     projector = leadview.start("run", metrics_port=port, log="projector")
@@ -236,7 +236,7 @@ async def test_operators_at_the_same_time_lose_nothing(book: Book) -> None:
 
 
 @pytest.mark.apache
-async def test_a_list_that_kafka_cannot_store_is_refused(book: Book) -> None:
+async def test_list_that_kafka_cannot_store_is_refused(book: Book) -> None:
     other = Partition(book.at.topic, 1)
     many = Ranges.of((offset, offset) for offset in range(1_000_000, 1_001_200, 2))
     await book.accept("7")
@@ -250,7 +250,7 @@ async def test_a_list_that_kafka_cannot_store_is_refused(book: Book) -> None:
 
 
 @pytest.mark.apache
-async def test_they_are_committed_again(book: Book) -> None:
+async def test_accepted_records_are_committed_again(book: Book) -> None:
     """Kafka forgets what is not committed for a week. A projector commits it again as soon as it starts."""
     await book.accept("7", "the note")
     before = await book.read()
@@ -280,7 +280,7 @@ def _commits(leadview: Leadview) -> int:
 
 
 @pytest.mark.apache
-async def test_a_topic_that_is_created_again_has_none(book: Book) -> None:
+async def test_topic_that_is_created_again_has_none(book: Book) -> None:
     """Its offsets belong to other records."""
     await book.accept("7")
     book.leadview.topics.recreate(resources.LEAD, 3)
@@ -292,7 +292,7 @@ async def test_a_topic_that_is_created_again_has_none(book: Book) -> None:
 
 
 @pytest.mark.apache
-async def test_a_text_of_another_program_is_left_alone(book: Book) -> None:
+async def test_text_of_another_program_is_left_alone(book: Book) -> None:
     texts = OffsetTexts(book.settings, f"{book.leadview.group}.accepted")
     assert await texts.write({book.at: OffsetAndMetadata(1, "not ours")})
     assert not (await book.read()).offsets
@@ -315,7 +315,7 @@ WRONG = {"first_name": 7}
         pytest.param([crm.contact(5), crm.api_key(6, status="WRONG")], [], id="that of access is another problem"),
     ],
 )
-async def test_of_which_documents_the_newest_record_is_bad(
+async def test_status_names_documents_whose_newest_record_is_bad(
     leadview: Leadview, messages: list[Message], entities: list[str]
 ) -> None:
     leadview.serve(crm.organization(1), *messages)
@@ -333,7 +333,7 @@ async def test_of_which_documents_the_newest_record_is_bad(
         pytest.param(None, id="published again"),
     ],
 )
-def test_a_document_as_before_is_a_problem_until_somebody_has_dealt_with_it(
+def test_document_as_before_is_a_problem_until_somebody_has_dealt_with_it(
     leadview: Leadview, repair: tuple[str, ...] | None
 ) -> None:
     port = free_port()

@@ -95,7 +95,7 @@ def contents_of(bundle: Path) -> dict[str, str]:
 
 
 @pytest.mark.apache
-def test_on_a_cluster(leadview_on_cluster: Leadview) -> None:
+def test_doctor_on_a_cluster_counts_the_servers(leadview_on_cluster: Leadview) -> None:
     leadview_on_cluster.run("doctor").ends(0, "3 server(s) hold documents")
 
 
@@ -106,7 +106,7 @@ def problem(done: Finished, check: str, *said: str) -> dict[str, str]:
 
 
 @pytest.mark.apache
-def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
     call = partial(leadview.run, "doctor")
     advice = ("correct LEADVIEW_REDIS_URL", "nothing.leads: missing: create what is missing")
     found = problem(call(redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing."), "Redis", *advice)
@@ -132,7 +132,7 @@ def test_what_is_not_there(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.apache
-def test_the_rights_of_both_users(with_users: Leadview, users_redis: RedisServer) -> None:
+def test_doctor_names_the_rights_that_a_user_lacks(with_users: Leadview, users_redis: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
     of_projector = partial(with_users.run, "doctor", **users["projector"])
     of_api = partial(with_users.run, "doctor", "--api", **users["api"])
@@ -166,13 +166,13 @@ def test_every_command_that_is_used_is_checked_and_no_other(package: str, needed
     assert used - _WORDS - beyond == {words[0] for words in needed} - beyond
 
 
-async def test_a_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SECONDS", 0)
     found = await doctor._check("Kafka", asyncio.Future())
     assert found == doctor.Diagnosis("Kafka", "problem", "there was no answer within 0 s")
 
 
-def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:
+def test_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:
     doctor.write(tmp_path / "b.zip", {"a.json": ["redis://u:p%40ss@h", "pass"], "b.json": None}, {"p%40ss"})
     assert contents_of(tmp_path / "b.zip") == {"a.json": '[\n  "redis://u:***@h",\n  "pass"\n]'}
 
@@ -261,9 +261,7 @@ def test_our_front_keeps_every_rule(api: ApiServer, caller: Caller, tmp_path: Pa
     assert_found(done, unseen)
 
 
-def test_a_good_nginx_keeps_every_rule(
-    api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
-) -> None:
+def test_good_nginx_keeps_every_rule(api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path) -> None:
     as_of, bundle = "add_header Data-As-Of 2026-11-23T13:37:00.123Z always;", tmp_path / "bundle.zip"
     with nginx(tmp_path, api, certificate, as_of, "error_page 497 =301 https://$http_host$request_uri;") as url:
         assert_found(through(f"{url}/api/v1/ext/", certificate.certificate), UNSEEN_WITHOUT_KEY)
@@ -335,7 +333,7 @@ CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_ignore_headers Cache
         pytest.param("", "large_client_header_buffers 4 8k;", {"large headers"}, set(), id="its own limit of headers"),
     ],
 )
-def test_a_fault_is_named(
+def test_fault_is_named(
     api: ApiServer,
     caller: Caller,
     certificate: Certificate,
@@ -374,7 +372,7 @@ def test_nothing_is_looked_at_where_nobody_listens(certificate: Certificate) -> 
         assert_found(done.ends(1, f"127.0.0.1:{port} cannot be reached{how} ("), EVERY_RULE, {"HTTPS"})
 
 
-def test_a_certificate_that_ends_soon() -> None:
+def test_certificate_that_ends_soon_is_refused() -> None:
     """Of two days, a tenth is left."""
     [rule] = [rule for rule in RULES if rule.name == "certificate is renewed"]
     gateway = Gateway(urlsplit("https://leadview.invalid"), None)
@@ -387,7 +385,9 @@ def test_a_certificate_that_ends_soon() -> None:
         rule.check(gateway)
 
 
-def test_a_key_that_is_not_known(api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path) -> None:
+def test_doctor_with_an_unknown_key_finds_it_not_accepted(
+    api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
+) -> None:
     unknown = api_keys.mint(caller.organization_id)
     with nginx(tmp_path, api, certificate) as url:
         done = through(url, certificate.certificate, unknown)

@@ -34,7 +34,7 @@ def leadview(kafka: Kafka, topic_prefix: str, durable_redis: RedisServer, tmp_pa
         yield leadview
 
 
-async def test_whole_flow(leadview: Leadview) -> None:
+async def test_events_are_served_through_the_whole_flow(leadview: Leadview) -> None:
     leadview.topics.create(partitions=4)
     leadview.publish(crm.organization(1), crm.api_key(1))
     changes = traffic(leads=150, contacts=40)
@@ -71,7 +71,7 @@ async def test_whole_flow(leadview: Leadview) -> None:
     assert {(at["topic"], at["partition"]): at["head"] for at in status["partitions"]}.items() >= end_offsets.items()
 
 
-async def test_kill_9_in_the_middle(leadview: Leadview, durable_redis: RedisServer) -> None:
+async def test_projector_killed_in_the_middle_loses_nothing(leadview: Leadview, durable_redis: RedisServer) -> None:
     """The write of the last lead never reaches Redis: however fast the machine is, it is killed before it is done."""
     leadview.topics.create(partitions=4)
     changes = traffic(leads=150, contacts=40)
@@ -156,7 +156,7 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, durable_redis:
         await leadview.settled()
 
 
-async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
+async def test_projector_in_daily_use_obeys_signals_and_takes_partitions(leadview: Leadview) -> None:
     """Signals, more partitions, the default group, `show`."""
     leadview.group = "leadview"
     leadview.topics.create(partitions=1)
@@ -201,7 +201,7 @@ async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
         pytest.param("allkeys-lru", {}, 1, "Set its maxmemory-policy to noeviction", id="a Redis that evicts"),
     ],
 )
-def test_what_stops_the_start(
+def test_projector_with_wrong_settings_does_not_start(
     leadview: Leadview, policy: str, settings: dict[str, str], status: int, said: str
 ) -> None:
     leadview.redis.config_set("maxmemory-policy", policy)

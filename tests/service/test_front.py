@@ -68,7 +68,7 @@ def test_browsers_are_told_to_use_https_only(
     assert (plain.status, "strict-transport-security" in plain.headers) == (400, False), "over HTTP it counts nothing"
 
 
-def test_what_is_answered_while_no_api_answers(tmp_path: Path) -> None:
+def test_front_without_an_api_answers_503(tmp_path: Path) -> None:
     with Front.running(tmp_path, [f"127.0.0.1:{free_port()}"], status=503) as front:
         status, headers, body = front.ask("GET", "/healthz")
     problem = orjson.loads(body)
@@ -76,7 +76,7 @@ def test_what_is_answered_while_no_api_answers(tmp_path: Path) -> None:
     assert headers | {"content-type": JSON, "strict-transport-security": "max-age=31536000"} == headers
 
 
-def test_what_is_well_known_if_it_is_set(api: ApiServer, tmp_path: Path) -> None:
+def test_well_known_pages_are_served_if_they_are_set(api: ApiServer, tmp_path: Path) -> None:
     with Front.running(tmp_path, [f"127.0.0.1:{api.port}"], variables=WELL_KNOWN) as front:
         own = f"https://localhost:{front.port}"
         _, catalog, body = front.ask("GET", "/.well-known/api-catalog")

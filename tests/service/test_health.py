@@ -40,7 +40,7 @@ def wait_for_problem(port: int, text: str) -> None:
     wait_until(lambda: any(text in problem for problem in problems(port)), f"/healthz says {text!r}")
 
 
-def test_a_projector_that_starts_before_its_topics(leadview_with_own_redis: Leadview) -> None:
+def test_projector_without_its_topics_says_so_until_they_are_there(leadview_with_own_redis: Leadview) -> None:
     """As with a wrong prefix: nothing is served, and everything says why, until all of them are there."""
     leadview, port = leadview_with_own_redis, free_port()
     leadview.start("run", metrics_port=port)
@@ -66,7 +66,9 @@ def test_a_projector_that_starts_before_its_topics(leadview_with_own_redis: Lead
         pytest.param({"kafka_bootstrap_servers": "127.0.0.1:1"}, "Kafka cannot be read", id="Kafka"),
     ],
 )
-def test_a_projector_that_starts_before_its_servers(leadview: Leadview, away: dict[str, str], said: str) -> None:
+def test_projector_without_its_servers_says_so_until_they_are_there(
+    leadview: Leadview, away: dict[str, str], said: str
+) -> None:
     """It waits for them, says so, and can be stopped."""
     port = free_port()
     projector = leadview.start("run", command=IMPATIENT, metrics_port=port, **away)
@@ -79,7 +81,7 @@ def test_a_projector_that_starts_before_its_servers(leadview: Leadview, away: di
         assert stopwatch.seconds < 5
 
 
-def test_the_metrics_of_both_ports(leadview: Leadview, tmp_path: Path) -> None:
+def test_metrics_of_both_ports_are_those_declared(leadview: Leadview, tmp_path: Path) -> None:
     """What is exported is what is declared: names, types, help and labels, after each port has had something to count.
     And the API says how old it is when no projector is left."""
     port, api_port = free_port(), free_port()
@@ -142,13 +144,13 @@ def test_servers_that_do_not_answer_are_named_at_once() -> None:
     assert first_line(done) == "not well: Redis cannot be read; Kafka cannot be read"
 
 
-def test_a_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
+def test_shard_that_is_away_is_named(leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
     away = three_primaries.primaries[1]
     with asleep(away):
         leadview_on_cluster.wait_for_verdict("1 of its 3 shards do not answer", f"127.0.0.1:{away.port}")
 
 
-def test_a_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> None:
+def test_replica_in_place_of_its_master_can_be_read(leadview: Leadview) -> None:
     """What is read in spite of that is not unknown."""
     leadview.serve(crm.organization())
     leadview.redis.replicaof("127.0.0.1", 1)

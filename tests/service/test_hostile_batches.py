@@ -186,7 +186,7 @@ def of_any_producer() -> dict[str, Hostile]:
     }
 
 
-def test_what_producers_send(attack: Attack) -> None:
+def test_hostile_records_of_any_producer_leave_documents_valid(attack: Attack) -> None:
     """Contacts change afterwards, and the leads are still valid JSON: they were cut at places of three bytes."""
     attack.withstand(of_any_producer())
 
@@ -197,7 +197,7 @@ def peak_of(measured: Finished) -> int:
 
 
 @pytest.mark.long
-def test_records_of_the_largest_size(attack: Attack) -> None:
+def test_records_of_the_largest_size_take_bounded_memory(attack: Attack) -> None:
     """100 MB of good leads in batches of a few kilobytes: memory is bounded by bytes, not by the number of records.
 
     So it is in a rebuild, and while they are compared.
@@ -215,7 +215,7 @@ def test_records_of_the_largest_size(attack: Attack) -> None:
 
 
 @pytest.mark.long
-def test_the_first_records_of_many_partitions(leadview: Leadview) -> None:
+def test_first_records_of_many_partitions_take_bounded_memory(leadview: Leadview) -> None:
     """To know since when they wait, one batch is decompressed at a time, whatever the number of partitions."""
     deletions = [raw_batches.record(n, b"%b:%d" % (crm.uuid(1).encode(), n), None) for n in range(300_000)]
     data = batch(deletions, codec=ZSTD)

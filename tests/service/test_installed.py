@@ -102,14 +102,14 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("nothing",)], ids=" ".join)
-def test_called_wrongly(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leadview_called_wrongly_exits_with_2(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
 
 
-def test_commands_and_completion(installed: Installed) -> None:
+def test_leadview_lists_its_commands_and_completes_them(installed: Installed) -> None:
     done = installed.run("--help", unknown=1)
     assert (done.status, done.stderr, done.stdout.startswith("usage: leadview")) == (0, "", True)
     assert COMMANDS - set(done.stdout.split()) == set()

@@ -42,7 +42,7 @@ async def project_both(projection: Projection) -> None:
 
 
 @everywhere
-async def test_the_matrix(projection: Projection, served: ApiServer) -> None:
+async def test_each_key_reads_its_own_organization_alone(projection: Projection, served: ApiServer) -> None:
     """Every key with every id of every organization: an answer is of the key's own organization, or 404 as for a record
     that does not exist.
     """
@@ -62,7 +62,7 @@ async def test_the_matrix(projection: Projection, served: ApiServer) -> None:
 
 
 @everywhere
-async def test_a_key_and_a_record_of_different_organizations_open_nothing(
+async def test_key_and_a_record_of_different_organizations_open_nothing(
     projection: Projection, served: ApiServer
 ) -> None:
     """The core product made a mistake: the key names one organization, its event another. And where Redis itself holds
@@ -84,7 +84,7 @@ async def test_a_key_and_a_record_of_different_organizations_open_nothing(
 
 
 @everywhere
-async def test_a_deleted_contact_leaves_no_byte(projection: Projection, served: ApiServer) -> None:
+async def test_deleted_contact_leaves_no_byte(projection: Projection, served: ApiServer) -> None:
     secrets: dict[str, Any] = {
         "first_name": "Zaphodia",
         "last_name": "Beeblebrox",

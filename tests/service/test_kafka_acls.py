@@ -113,7 +113,7 @@ async def test_the_projector_cannot_write_a_record(broker: ApacheKafka) -> None:
         pytest.param(CRM, "crm.leads", GROUP, GroupAuthorizationFailedError, id="the group of the projector"),
     ],
 )
-async def test_what_a_user_may_not_read(
+async def test_user_without_a_right_may_not_read(
     broker: ApacheKafka, user: str, topic: str, group: str, refusal: type[KafkaError]
 ) -> None:
     broker.create_topic(topic)

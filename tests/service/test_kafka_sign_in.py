@@ -114,7 +114,7 @@ async def test_the_password_is_replaced(servers: Servers, leadview: Leadview, tm
 
 
 @pytest.mark.long
-async def test_tokens_are_replaced(
+async def test_token_is_replaced_before_it_expires(
     servers: Servers, leadview: Leadview, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity, secret = servers.identity, tmp_path / "client-secret"
@@ -192,7 +192,7 @@ def settings(identity: TokenServer, certificate: Certificate) -> ProjectorSettin
     )
 
 
-def test_a_token_is_asked_for_with_the_credentials_of_the_client(
+def test_token_is_asked_for_with_the_credentials_of_the_client(
     identity: TokenServer, settings: ProjectorSettings
 ) -> None:
     before = time.time()
@@ -220,7 +220,7 @@ def test_a_token_is_asked_for_with_the_credentials_of_the_client(
         pytest.param((200, b'{"token": "the-secret"}'), "does not answer with a token: correct", id="another object"),
     ],
 )
-def test_what_is_said_without_a_token(
+def test_endpoint_that_gives_no_token_is_named(
     identity: TokenServer, settings: ProjectorSettings, answer: tuple[int, bytes], said: str
 ) -> None:
     identity.answer = answer
@@ -230,7 +230,7 @@ def test_what_is_said_without_a_token(
     assert found == [True, True, False], error.value
 
 
-def test_what_is_said_without_a_connection(settings: ProjectorSettings) -> None:
+def test_endpoint_that_cannot_be_reached_is_named(settings: ProjectorSettings) -> None:
     with pytest.raises(
         TokenUnavailable, match=r"certificate of https://.* is not accepted .*LEADVIEW_KAFKA_OAUTH_CA_FILE"
     ):
@@ -239,7 +239,7 @@ def test_what_is_said_without_a_connection(settings: ProjectorSettings) -> None:
         ask_endpoint(replace(settings, kafka_oauth_token_url="https://127.0.0.1:1/token"))
 
 
-async def test_a_token_is_used_until_it_is_old_or_refused(identity: TokenServer, settings: ProjectorSettings) -> None:
+async def test_token_is_used_until_it_is_old_or_refused(identity: TokenServer, settings: ProjectorSettings) -> None:
     found = tokens(settings)
     assert tokens(replace(settings)) is found, "all clients of a process use the same token"
     first = await found.token()
@@ -272,7 +272,7 @@ async def test_the_present_token_is_used_while_there_is_no_new_one() -> None:
             await found.token()
 
 
-async def test_a_function_that_fails_is_named_without_its_message() -> None:
+async def test_function_that_fails_is_named_without_its_message() -> None:
     name = "tests.harness.projectors:broken_token"
     with pytest.raises(TokenUnavailable) as error:
         await tokens(ProjectorSettings(kafka_oauth_token_provider=name)).token()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.redis.servers import servers
+from api.redis.links import links
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from projector.kafka.reader import open_reader
@@ -44,14 +44,14 @@ def port_of(url: str) -> int:
     return redis_url(url).hosts[0][1]
 
 
-async def test_both_connections_of_a_worker_of_the_api(redis_server: RedisService) -> None:
-    api_servers = servers(ApiSettings(redis_url=redis_server.url))
+async def test_connections_of_a_worker_of_the_api_are_kept_alive(redis_server: RedisService) -> None:
+    api_servers = links(ApiSettings(redis_url=redis_server.url))
     async with connected(api_servers):
         await api_servers.link(b"").read_large(b"", b"nothing", None)
         assert kept_alive(port_of(redis_server.url)) == [(True, True)] * 2
 
 
-async def test_those_of_a_projector(redis_server: RedisService) -> None:
+async def test_connections_of_a_projector_are_kept_alive(redis_server: RedisService) -> None:
     store = Store(ProjectorSettings(redis_url=redis_server.url))
     await store.ask_one(b"GET", b"nothing")
     assert kept_alive(port_of(redis_server.url)) == [(True, True)]
@@ -59,7 +59,7 @@ async def test_those_of_a_projector(redis_server: RedisService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-async def test_those_that_ask_where_redis_is(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_connections_that_ask_where_redis_is_are_kept_alive(kind: str, request: pytest.FixtureRequest) -> None:
     service: RedisSentinel | RedisCluster = request.getfixturevalue(kind)
     where = location(ProjectorSettings(redis_url=service.url), 5.0, first=5.0)
     await (where.read() if kind == "cluster" else where.find())  # type: ignore[union-attr]  # as the kind says
@@ -68,7 +68,7 @@ async def test_those_that_ask_where_redis_is(kind: str, request: pytest.FixtureR
     await where.close()
 
 
-async def test_those_to_kafka(kafka: Kafka, topic_prefix: str) -> None:
+async def test_connections_to_kafka_are_kept_alive(kafka: Kafka, topic_prefix: str) -> None:
     Topics(kafka, topic_prefix).create(1)
     settings = ProjectorSettings(kafka_bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
     async with open_reader(settings, [resources.LEAD]) as reader:

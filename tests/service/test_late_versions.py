@@ -119,7 +119,7 @@ AGAIN = [
 @everywhere
 @pytest.mark.parametrize(("records", "expected"), LATE)
 @pytest.mark.parametrize("batched", [pytest.param(True, id="one batch"), pytest.param(False, id="one by one")])
-async def test_a_late_version_is_listed(
+async def test_late_version_is_listed(
     projection: Projection, records: list[Record], expected: Noted, batched: bool
 ) -> None:
     for batch in [records] if batched else [[record] for record in records]:
@@ -140,7 +140,7 @@ async def test_what_is_normal_is_not_listed(projection: Projection, records: lis
 
 @everywhere
 @pytest.mark.parametrize("records", AGAIN)
-async def test_an_entity_leaves_the_list_as_soon_as_its_last_record_is_the_newest(
+async def test_entity_leaves_the_list_as_soon_as_its_last_record_is_the_newest(
     projection: Projection, records: list[Record]
 ) -> None:
     await projection.apply(crm.organization(1).record(0), contact(6, 0), contact(5, 1))
@@ -153,7 +153,7 @@ async def test_an_entity_leaves_the_list_as_soon_as_its_last_record_is_the_newes
     assert await noted(projection) == {}
 
 
-async def test_a_late_version_that_is_read_alone_ends_nothing(projection: Projection) -> None:
+async def test_late_version_that_is_read_alone_ends_nothing(projection: Projection) -> None:
     """The topic was compacted, and the documents are lost: a rebuild, or one shard of several was emptied."""
     await projection.apply(contact(6, 0), contact(5, 1))
     projection.client.delete(*projection.client.keys("lv3*}1.*"))
@@ -163,7 +163,7 @@ async def test_a_late_version_that_is_read_alone_ends_nothing(projection: Projec
 
 
 @pytest.mark.parametrize("first", [1, 2])
-async def test_a_rebuild_lists_what_one_of_the_generations_knows(projection: Projection, first: int) -> None:
+async def test_rebuild_lists_what_one_of_the_generations_knows(projection: Projection, first: int) -> None:
     await projection.apply(contact(6, 0), generations=(first,))
     await projection.apply(contact(5, 1), generations=(1, 2))
     assert set(await noted(projection)) == {CONTACT}
@@ -187,7 +187,7 @@ async def test_the_list_holds_ids_alone_and_a_deleted_organization_leaves_it(pro
     assert not projection.client.exists(names.LATE_VERSIONS)
 
 
-async def test_a_repair_in_place_keeps_the_first_of_two_contents_of_one_version(projection: Projection) -> None:
+async def test_repair_in_place_keeps_the_first_of_two_contents_of_one_version(projection: Projection) -> None:
     records = [contact(5, 0, first_name="First"), contact(5, 1, first_name="Second")]
     await projection.apply(*records)
     before = projection.documents()
@@ -242,7 +242,7 @@ def test_status_names_the_entity_until_it_is_published_again(
     wait_until(lambda: not leadview.redis.exists(names.LATE_VERSIONS), "the list is empty")
 
 
-def test_a_rebuild_neither_ends_nor_adds_anything(leadview: Leadview) -> None:
+def test_rebuild_neither_ends_nor_adds_anything(leadview: Leadview) -> None:
     leadview.serve(crm.organization(1), crm.contact(5), crm.contact(6), crm.contact(6), crm.lead(1))
     leadview.publish(crm.lead(2), crm.lead(1))
     leadview.wait_until_current()

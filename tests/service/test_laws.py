@@ -72,7 +72,7 @@ async def test_late_versions_are_those_of_the_reference(projection: Projection, 
 
 @law
 @given(history=histories.histories(), seed=seeds)
-async def test_twice_is_once(projection: Projection, history: History, seed: int) -> None:
+async def test_history_applied_twice_is_stored_as_once(projection: Projection, history: History, seed: int) -> None:
     random = _begin(projection, seed)
     await _live(projection, history, random)
     before = stored.values(projection.client)
@@ -96,7 +96,7 @@ async def test_rebuild_from_empty_equals_live(projection: Projection, history: H
 
 @law
 @given(history=histories.histories(again=False), seed=seeds)
-async def test_a_recreated_organization_is_replayed_from_compacted_topics(
+async def test_recreated_organization_is_replayed_from_compacted_topics(
     projection: Projection, history: History, seed: int
 ) -> None:
     """What was deleted while the organization was deleted may be in no topic any more when it is replayed."""
@@ -127,7 +127,7 @@ async def test_the_next_generation_equals_the_live_one(projection: Projection, h
 
 @law
 @given(history=histories.histories(again=False), seed=seeds)
-async def test_a_crash_before_what_follows_a_script(projection: Projection, history: History, seed: int) -> None:
+async def test_crash_before_what_follows_a_script(projection: Projection, history: History, seed: int) -> None:
     """No fan-out, no lead that leaves an index, in one generation or both; then everything comes once more."""
     random = _begin(projection, seed)
     documents = history.of(resources.RESOURCES)

@@ -168,7 +168,7 @@ async def test_what_is_written_is_covered_and_committed(projection: Projection, 
     assert kafka.sought(LEADS) == [None, 14], "the next line continues from there"
 
 
-async def test_an_outage_of_kafka_is_waited_for(projection: Projection, kafka: ScriptedKafka) -> None:
+async def test_outage_of_kafka_is_waited_for(projection: Projection, kafka: ScriptedKafka) -> None:
     before = counted(UNAVAILABLE, "documents")
     async with running(projection, kafka) as it:
         await it.applies(*leads(3))
@@ -180,7 +180,7 @@ async def test_an_outage_of_kafka_is_waited_for(projection: Projection, kafka: S
     assert kafka.sought(LEADS)[1:] == [3] * 3
 
 
-async def test_a_commit_that_failed_is_repeated(projection: Projection, kafka: ScriptedKafka) -> None:
+async def test_commit_that_failed_is_repeated(projection: Projection, kafka: ScriptedKafka) -> None:
     """No record comes after it, so nothing else would tell Kafka the position."""
     kafka.refusals = [Unavailable("the group has no coordinator")] * 3
     async with running(projection, kafka) as it:
@@ -205,7 +205,7 @@ class NotedPauses(Stop):
             self.set()
 
 
-async def test_a_line_tries_again_within_a_second_however_long_the_outage_was(
+async def test_line_tries_again_within_a_second_however_long_the_outage_was(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """A key that was revoked during the outage works until then."""
@@ -232,7 +232,7 @@ class ChangedAfterEachSession(Ledger):
         return session
 
 
-async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
+async def test_line_does_not_wait_if_a_command_has_changed_the_control_record(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """A revocation that is published meanwhile holds at once, however many commands there are."""
@@ -242,7 +242,7 @@ async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
     assert (ledger.changes, stop.pauses) == (8, [])
 
 
-async def test_a_line_that_has_failed_says_so_until_it_advances(
+async def test_line_that_has_failed_says_so_until_it_advances(
     projection: Projection,
     kafka: ScriptedKafka,
     caplog: pytest.LogCaptureFixture,
@@ -279,7 +279,7 @@ async def test_a_line_that_has_failed_says_so_until_it_advances(
         pytest.param(lambda kafka: kafka.publish(*[BAD] * ROW), LineStopped, id="too many bad records"),
     ],
 )
-async def test_a_replay_ends_with_what_a_live_line_repeats_or_waits_for(
+async def test_replay_ends_with_what_a_live_line_repeats_or_waits_for(
     projection: Projection, kafka: ScriptedKafka, happens: Callable[[ScriptedKafka], object], error: type[Exception]
 ) -> None:
     made = new_line(projection, kafka, ends=True)
@@ -330,7 +330,7 @@ async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(ROW, id="as many as would halt the line")])
-async def test_what_an_operator_accepts_after_the_line_has_looked(
+async def test_record_accepted_after_the_line_has_looked_counts_as_accepted(
     projection: Projection, kafka: ScriptedKafka, count: int
 ) -> None:
     """It looks again before it counts these records."""
@@ -432,7 +432,7 @@ async def test_what_redis_has_lost_is_read_again(
     assert projection.documents(live) == documents_of(kafka.records[LEADS])
 
 
-async def test_a_partition_that_ends_before_its_position_is_read_from_the_beginning(
+async def test_partition_that_ends_before_its_position_is_read_from_the_beginning(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     async with running(projection, kafka) as it:
@@ -454,7 +454,7 @@ async def test_records_from_before_the_position_start_over(projection: Projectio
         assert kafka.sought(LEADS)[-1] is None
 
 
-async def test_a_partition_that_was_cut_off_is_read_again_from_there(
+async def test_partition_that_was_cut_off_is_read_again_from_there(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     kafka.leader_epochs[LEADS] = 3
@@ -480,7 +480,7 @@ class Reconnecting(Ledger):
 
 
 @pytest.mark.parametrize("ledger", [Ledger, Reconnecting])
-async def test_a_topic_that_was_created_again_is_read_from_the_beginning(
+async def test_topic_that_was_created_again_is_read_from_the_beginning(
     projection: Projection, kafka: ScriptedKafka, ledger: type[Ledger]
 ) -> None:
     """Its former history is counted once."""
@@ -503,7 +503,7 @@ async def test_markers_at_the_end_are_passed(projection: Projection, kafka: Scri
         await eventually(lambda: kafka.committed.get(LEADS) == 4, "Kafka has it, too")
 
 
-async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
+async def test_line_stands_by_while_a_generation_needs_a_newer_program(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     async with running(projection, kafka) as it:
@@ -560,7 +560,7 @@ class Meanwhile(Pacer):
         return await super().pace(records)
 
 
-async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
+async def test_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
     """Otherwise the next owner would begin before it, while its writes are still under way."""
     covered: list[int | None] = []
     revoking: list[asyncio.Task[None]] = []
@@ -621,7 +621,7 @@ async def test_what_comes_while_a_batch_is_written_waits_for_no_checkpoint(
     assert ledger.noted[-1][1] == 5, "all are visible before the checkpoint"
 
 
-async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_it(
+async def test_bad_record_that_comes_while_a_batch_is_written_is_parked_with_it(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """Whatever comes behind it is of the next batch: a bad record does not wait until nothing more comes."""
@@ -634,7 +634,7 @@ async def test_a_bad_record_that_comes_while_a_batch_is_written_is_parked_with_i
     assert [ends for ends, _ in ledger.noted] == [{LEADS: 3}, {LEADS: 4}]
 
 
-async def test_a_partition_that_is_cut_off_while_a_batch_is_written_covers_nothing_of_it(
+async def test_partition_that_is_cut_off_while_a_batch_is_written_covers_nothing_of_it(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """The epoch of the new leader beside the position would say that all before it is what that leader has."""
@@ -715,7 +715,7 @@ async def test_partitions_of_another_projector_are_not_held_against_it(
         await eventually(lambda: it.line._positions.offsets.keys() == {CONTACTS}, "it has forgotten the other one")
 
 
-async def test_a_session_under_another_record_positions_all_partitions_again(
+async def test_session_under_another_record_positions_all_partitions_again(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     """Kafka has assigned one partition more, and Redis was emptied meanwhile: what was read of the others is gone."""
@@ -754,9 +754,7 @@ async def test_records_that_are_published_again_are_compared_by_redis(
     assert projection.client.exists(lost)
 
 
-async def test_a_bad_record_of_a_deleted_organization_is_not_parked(
-    projection: Projection, kafka: ScriptedKafka
-) -> None:
+async def test_bad_record_of_a_deleted_organization_is_not_parked(projection: Projection, kafka: ScriptedKafka) -> None:
     await projection.apply(crm.organization(1).record())
     async with running(projection, kafka) as it:
         await it.applies(BAD)
@@ -774,7 +772,7 @@ class DeletedMeanwhile(OfProjection):
         return await super().cover(session, advances, dead_letters)
 
 
-async def test_a_bad_record_is_erased_although_the_erasure_ended_before_it_was_stored(
+async def test_bad_record_is_erased_although_the_erasure_ended_before_it_was_stored(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:
     async with running(projection, kafka, DeletedMeanwhile(projection)):
@@ -785,9 +783,7 @@ async def test_a_bad_record_is_erased_although_the_erasure_ended_before_it_was_s
     assert projection.jobs() == set()
 
 
-async def test_a_replay_has_positions_of_its_own_and_parks_nothing(
-    projection: Projection, kafka: ScriptedKafka
-) -> None:
+async def test_replay_has_positions_of_its_own_and_parks_nothing(projection: Projection, kafka: ScriptedKafka) -> None:
     """The live line has parked the bad records already. Its positions, and the ids of topics with them, are others."""
     async with running(projection, kafka) as it:
         await it.applies(*leads(3), BAD)
@@ -806,7 +802,7 @@ async def test_a_replay_has_positions_of_its_own_and_parks_nothing(
     assert len(written) == 3 + 1, "the leads, and the index of their contact"
 
 
-async def test_a_replay_of_a_generation_that_is_gone_ends(projection: Projection, kafka: ScriptedKafka) -> None:
+async def test_replay_of_a_generation_that_is_gone_ends(projection: Projection, kafka: ScriptedKafka) -> None:
     ledger = Ledger(projection.store, projection.writing.sessions, rebuild=generation(7))
     with pytest.raises(Refused, match="Generation 7 is gone"):
         await new_line(projection, kafka, ledger, ends=True).run(Stop())
@@ -867,7 +863,7 @@ async def confirm_all(projection: Projection) -> None:
     await breaks.confirm(projection.store, record.state.live, record.state.breaks)
 
 
-async def test_a_line_applies_nothing_of_another_cluster(projection: Projection, kafka: ScriptedKafka) -> None:
+async def test_line_applies_nothing_of_another_cluster(projection: Projection, kafka: ScriptedKafka) -> None:
     """Neither while it runs nor when it begins; it continues by itself when the former one is back."""
     kafka.cluster = "one"
     async with running(projection, kafka) as it:
@@ -875,10 +871,10 @@ async def test_a_line_applies_nothing_of_another_cluster(projection: Projection,
         assert it.copy.state.cluster == "one"
         kafka.cluster = "other"
         kafka.publish(*leads(3, version=2))
-        await eventually(lambda: "another cluster answers" in it.line.health.unavailable, "the line says so")
+        await eventually(lambda: "another Kafka cluster answers" in it.line.health.unavailable, "the line says so")
         assert it.stored() == 3
     async with running(projection, kafka) as it:
-        await eventually(lambda: "another cluster answers" in it.line.health.unavailable, "the next one as well")
+        await eventually(lambda: "another Kafka cluster answers" in it.line.health.unavailable, "the next one as well")
         assert (it.stored(), it.breaks) == (3, [])
         kafka.cluster = "one"
         await it.covers(6)
@@ -964,7 +960,7 @@ async def test_changes_during_a_fan_out_share_the_next_one(stepping: Projection,
     assert calls_of(stepping.client, "zadd") <= 2 * _OF_CONTACT
 
 
-async def test_a_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Projection, kafka: ScriptedKafka) -> None:
+async def test_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Projection, kafka: ScriptedKafka) -> None:
     left: list[tuple[int, int | None]] = []
     revoking: list[asyncio.Task[None]] = []
 
@@ -989,7 +985,7 @@ async def test_a_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Proje
 
 
 @pytest.mark.parametrize("changes", [1, 50])
-async def test_a_batch_costs_one_fan_out_however_many_changes_of_a_contact_it_has(
+async def test_batch_costs_one_fan_out_however_many_changes_of_a_contact_it_has(
     projection: Projection, changes: int
 ) -> None:
     leads_of_contact = [crm.lead(id=crm.uuid(1000 + number)).record(number) for number in range(1000)]

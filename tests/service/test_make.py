@@ -74,7 +74,7 @@ def test_settings_for_other_environments_change_nothing(clone: Path, tmp_path: P
 
 
 @pytest.mark.long
-def test_an_installation_that_was_broken_off_is_repaired(clone: Path) -> None:
+def test_installation_that_was_broken_off_is_repaired(clone: Path) -> None:
     """As a machine that was switched off leaves it, or a disk that was full."""
     assert installed(clone)[0] == 0
     (clone / ".venv/run.stamp").unlink()
@@ -90,7 +90,7 @@ def test_an_installation_that_was_broken_off_is_repaired(clone: Path) -> None:
 
 
 @pytest.mark.long
-def test_of_two_at_once_one_waits(clone: Path) -> None:
+def test_second_of_two_installations_waits(clone: Path) -> None:
     with installing(clone) as first, installing(clone) as second:
         answers = [process.communicate(timeout=4 * PATIENCE_SECONDS) for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], answers
@@ -110,7 +110,7 @@ def test_without_a_network_it_says_so_in_one_line(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["echo", "exit 1"], ids=["too old", "without venv"])
-def test_a_python_that_cannot_be_used_is_named(clone: Path, tmp_path: Path, script: str) -> None:
+def test_python_that_cannot_be_used_is_named(clone: Path, tmp_path: Path, script: str) -> None:
     python = tmp_path / "python3.10"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)

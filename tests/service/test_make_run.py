@@ -98,7 +98,7 @@ def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
         run.end(signal.SIGINT)
 
 
-def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
+def test_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
         run.wait_until_ready()
         [projector] = descendants(run.process.pid, "projector run")
@@ -169,7 +169,7 @@ def ask(api: ApiServer, key: str, path: str, condition: str = "") -> Response:
     return api.get(f"/api/v1/ext{path}", key=KEYS.get(key), headers=headers)
 
 
-def test_it_prints_the_keys_of_the_page_and_a_warning(sandbox: Run) -> None:
+def test_make_run_prints_the_keys_of_the_page_and_a_warning(sandbox: Run) -> None:
     printed = re.findall(r"^  (\S+) +(lv_live_\w+)  (.+)$", sandbox.output, re.MULTILINE)
     assert printed == [(name, key, answer) for name, key, _, answer in table("Keys")]
     assert "NOT FOR PRODUCTION" in sandbox.output
@@ -204,7 +204,7 @@ def path_of(key: str) -> str:
     return path
 
 
-def test_a_slow_key_has_one_request_a_minute(api: ApiServer) -> None:
+def test_slow_key_has_one_request_a_minute(api: ApiServer) -> None:
     answers = [ask(api, "slow", path_of("slow")) for _ in range(2)]
     assert [answer.status for answer in answers] == [200, 429]
     assert 1 <= int(answers[1].headers["retry-after"]) <= 60
@@ -218,7 +218,7 @@ def test_the_first_request_of_the_page_is_answered(sandbox: Run) -> None:
     assert orjson.loads(printed_by(["/bin/sh", "-c", f"{export}\n{request}"]))["stage"] == "ACCEPTED"
 
 
-def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
+def test_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
     """The commands of docs/events.md, after the lines that set everything, in a shell in another folder."""
     installed("kcat", "kcat")
     [export, enter] = re.findall("^(?:export|cd) .+$", sandbox.output, re.MULTILINE)

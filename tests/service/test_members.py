@@ -28,7 +28,7 @@ def is_foreign_member_named(leadview: Leadview) -> bool:
     return "foreign_member" in kinds(leadview)
 
 
-def test_a_person_with_a_console_consumer_is_named(leadview: Leadview) -> None:
+def test_person_with_a_console_consumer_is_named(leadview: Leadview) -> None:
     """By client id, host and partitions, on every surface. It is over as soon as the consumer has ended."""
     port = free_port()
     leadview.serve(crm.organization(), crm.api_key(), metrics_port=port)
@@ -70,7 +70,7 @@ def test_our_own_projectors_are_no_strangers(leadview: Leadview) -> None:
     wait_until(lambda: "no other program is a member" in leadview.run("doctor").output, "doctor says so")
 
 
-def test_a_producer_with_another_partitioner_is_a_note(leadview: Leadview) -> None:
+def test_producer_with_another_partitioner_is_a_note(leadview: Leadview) -> None:
     """What it publishes is served all the same. Records from before partitions were added are old, and say nothing."""
     leadview.serve(crm.organization(), crm.api_key())
     old, new = crm.lead(), crm.contact(seconds=time.time() - crm.at_ms(0) / 1000)

@@ -64,6 +64,6 @@ def test_each_program_says_so_at_its_start(url: str, words: tuple[str, ...]) -> 
         ({}, "Redis ?"),
     ],
 )
-def test_a_server_that_is_new_enough_has_its_own_name(info: dict[str, str], name: str) -> None:
+def test_server_that_is_new_enough_has_its_own_name(info: dict[str, str], name: str) -> None:
     Version.of(info).check()
     assert str(Version.of(info)) == name

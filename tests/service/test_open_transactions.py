@@ -123,7 +123,7 @@ def test_what_waits_behind_a_transaction_is_claimed_nowhere(leadview: Leadview) 
     leadview.run("verify").ends(0, "no difference")
 
 
-def test_an_emptied_redis_is_not_complete_until_the_transaction_has_ended(leadview: Leadview) -> None:
+def test_emptied_redis_is_not_complete_until_the_transaction_has_ended(leadview: Leadview) -> None:
     leadview.serve()
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "the lead is served")
@@ -196,7 +196,7 @@ def test_transactions_of_the_usual_length_are_no_problem(leadview: Leadview) -> 
         pytest.param(FUTURE, id="the times of its records are in the future"),
     ],
 )
-def test_a_transaction_is_open_in_several_partitions_of_access(leadview: Leadview, seconds: float) -> None:
+def test_transaction_is_open_in_several_partitions_of_access(leadview: Leadview, seconds: float) -> None:
     """It survives the projector, and one that has begun elsewhere without records holds back nothing."""
     topic = leadview.topics.name(resources.API_KEY)
     port = free_port()
@@ -246,7 +246,7 @@ def test_the_leader_moves_while_a_transaction_is_open(three_brokers: tuple[Apach
     leadview.run("verify").ends(0, "no difference")
 
 
-def test_a_recreated_organization_is_not_served_before_its_newest_keys_can_be_read(leadview: Leadview) -> None:
+def test_recreated_organization_is_not_served_before_its_newest_keys_can_be_read(leadview: Leadview) -> None:
     """Otherwise a revoked key would be accepted again."""
     leadview.serve(crm.api_key(5), crm.lead(5))
     leadview.publish(crm.deleted(resources.ORGANIZATION, 6))

@@ -46,7 +46,7 @@ async def fill(projection: Projection, *wanted: GenerationId) -> None:
     await apply(projection.store, [intent_of(record) for record in LEADS], wanted)
 
 
-async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection, redis_server: RedisService) -> None:
+async def test_delete_that_is_still_under_way_meets_nothing(alone: Projection, redis_server: RedisService) -> None:
     """Redis went back to a late replica's state, so that a number is assigned twice. The connection was never closed,
     so Redis executes the delete."""
     client, store = alone.client, alone.store
@@ -83,7 +83,7 @@ def change_stamp(client: Any, record: ControlRecord) -> None:
         pytest.param(lambda client, _: client.hset(names.CONTROL, "incarnation", "x"), False, id="emptied"),
     ],
 )
-async def test_what_is_called_complete(
+async def test_shard_that_has_changed_is_not_called_complete(
     projection: Projection, meanwhile: Callable[[Any, ControlRecord], None], filled: bool
 ) -> None:
     """The script judges what the copy says now, not what a keeper has read."""
@@ -119,7 +119,9 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
         pytest.param(100, True, 1, id="a shard was emptied between the replay and this: the lines fill it"),
     ],
 )
-async def test_what_a_replay_may_call_complete(sharded: Projection, offset: int, is_emptied: bool, left: int) -> None:
+async def test_replay_calls_a_shard_complete_only_if_all_was_replayed(
+    sharded: Projection, offset: int, is_emptied: bool, left: int
+) -> None:
     """The replay fills an emptied shard up to the targets. That is not all: the lines had applied later records."""
     client, store = sharded.client, sharded.store
     record, new = await control.with_next(store)
@@ -160,7 +162,7 @@ async def test_only_what_is_swept_loses_its_positions(projection: Projection) ->
     assert not client.exists(names.rebuild(generation(1)))
 
 
-async def test_a_writer_that_is_alive_again_is_not_forgotten(projection: Projection) -> None:
+async def test_writer_that_is_alive_again_is_not_forgotten(projection: Projection) -> None:
     await projection.store.run([register_writer(writers=names.WRITERS, writer="alive", heartbeat=b"{}")])
     projection.client.hset(names.WRITERS, "gone", "1000 {}")
     projection.client.hset(names.WRITERS, "from before the clock was set back", "9000000000000 {}")
@@ -168,7 +170,7 @@ async def test_a_writer_that_is_alive_again_is_not_forgotten(projection: Project
     assert set(projection.client.hgetall(names.WRITERS)) == {b"alive"}
 
 
-async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Projection) -> None:
+async def test_dead_letter_that_was_parked_again_is_another_one(projection: Projection) -> None:
     """Of a topic that was deleted and created again: the offsets belong to other records."""
     store = projection.store
     old = replace(DeadLetter.of(crm.lead(1).record(), Fault("other")), time=1)
@@ -209,7 +211,7 @@ async def test_only_a_job_that_is_not_due_is_removed(
     assert ("erase x y" in projection.jobs()) is left
 
 
-async def test_a_job_is_not_removed_after_redis_was_emptied(alone: Projection, redis_server: RedisService) -> None:
+async def test_job_is_not_removed_after_redis_was_emptied(alone: Projection, redis_server: RedisService) -> None:
     """Its removal is under way when another record begins: the connection is closed, and it is not sent again."""
     await control.complete(alone.store)
 
@@ -333,9 +335,7 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(
         pytest.param(b'"previous":"1', id="the second change: the generation is promoted"),
     ],
 )
-async def test_a_drop_ends_at_the_end_of_a_promotion(
-    alone: Projection, redis_server: RedisService, held: bytes
-) -> None:
+async def test_drop_ends_at_the_end_of_a_promotion(alone: Projection, redis_server: RedisService, held: bytes) -> None:
     """The generations were compared, which may have taken an hour: the promotion is not refused."""
     control.write(alone.client, written=(1, 2), dropping=(3,))
     async with held_back(
@@ -351,7 +351,7 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(
     )
 
 
-async def test_a_drop_that_is_begun_again_changes_nothing(projection: Projection) -> None:
+async def test_drop_that_is_begun_again_changes_nothing(projection: Projection) -> None:
     record, filling = await control.with_next(projection.store)
     begun = await generations.retire(projection.store, record, filling)
     assert begun.state.dropping == (filling,)

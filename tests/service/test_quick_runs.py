@@ -35,7 +35,7 @@ WITHOUT_KAFKA = ("api", "memory")
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_quick_run(name: str, tmp_path: Path) -> None:
+def test_quick_run_of_a_benchmark_has_figures_and_targets(name: str, tmp_path: Path) -> None:
     if name not in WITHOUT_KAFKA and (reason := KAFKA.why_unavailable()):
         not_available(reason)
     printed = printed_by([sys.executable, "-m", "bench", name, "--quick", "--into", tmp_path], directory=ROOT)
@@ -59,11 +59,11 @@ def _any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("border", ["kafka", "http"])
-def test_a_border(border: str) -> None:
+def test_fuzzer_of_each_border_finds_nothing(border: str) -> None:
     """tests/unit/test_limits.py tries what `events` does."""
     assert import_module(f"tests.fuzz.{border}").fuzz(1, SECONDS)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzz_command_prints_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", "--seconds", "0", "--seed", "7"]) == 0
     assert capsys.readouterr().out.startswith("seed 7\nevents: ")

@@ -79,7 +79,7 @@ def _is_begun(rebuild: Child) -> bool:
     return "records to replay" in rebuild.log.read_text()
 
 
-def test_killed_repeatedly_during_live_writes(leadview: Leadview, proxy: FaultyProxy) -> None:
+def test_rebuild_killed_repeatedly_resumes_where_it_stopped(leadview: Leadview, proxy: FaultyProxy) -> None:
     """Each rebuild resumes where the last one stopped; in the end both generations follow exactly from the topics.
 
     A proxy never lets the write of the last lead reach Redis: however fast the machine is, none that is killed is done.
@@ -146,7 +146,7 @@ def used_memory(leadview: Leadview) -> int:
     return sum(int(memory["used_memory"]) for memory in (found.values() if primaries else [found]))
 
 
-def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
+def test_rebuild_on_a_cluster_is_verified_promoted_and_dropped(leadview_on_cluster: Leadview) -> None:
     """Rebuild, verify, promote and drop with two organizations in different slots; the memory is free afterwards."""
     leadview = leadview_on_cluster
     leadview.publish_all(first(leads=1200, contacts=400))
@@ -167,7 +167,7 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     assert_equal_and_right(leadview, 2)
 
 
-def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
+def test_rebuild_interrupted_and_discarded_may_start_again(leadview: Leadview) -> None:
     leadview.publish_all(first(leads=2000, contacts=600))
     leadview.serve()
     slow_api(leadview)
@@ -193,7 +193,7 @@ def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     assert_equal_and_right(leadview, 1, 3)
 
 
-def test_preflight(leadview: Leadview) -> None:
+def test_rebuild_with_problems_does_not_start(leadview: Leadview) -> None:
     """Problems are reported before anything is started."""
     today = now_ms() / 1000 - crm.at_ms(0) / 1000  # of a topic that deletes old records, Kafka deletes none of these
     leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in first(leads=300, contacts=100))

@@ -25,7 +25,7 @@ NEXT = projectors.NEXT_MAPPING
 
 
 @pytest.mark.apache
-def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is expected in the end follows from the next mapping; the programs are processes of their own.
     monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, projectors.lead_document)
     writer = writer_to(leadview, 100, leads=400, contacts=150)
@@ -106,7 +106,7 @@ async def test_the_api_serves_compressed_documents(alone: Projection) -> None:
 
 @pytest.mark.apache
 @pytest.mark.long
-def test_a_rebuild_converts_everything_and_readers_notice_nothing(leadview: Leadview) -> None:
+def test_rebuild_converts_everything_and_readers_notice_nothing(leadview: Leadview) -> None:
     """Into both forms, as the setting of its program says. What is spoiled is found and repaired in both."""
     leadview.serve(crm.organization(), crm.api_key(), *LEAD_AND_CONTACT)
     with leadview.api() as api:

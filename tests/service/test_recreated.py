@@ -62,7 +62,7 @@ async def world(alone: Projection) -> AsyncIterator[World]:
         yield world
 
 
-async def test_a_revoked_key_does_not_pass_while_its_organization_is_replayed(world: World) -> None:
+async def test_revoked_key_does_not_pass_while_its_organization_is_replayed(world: World) -> None:
     """The events of the key are applied again from the oldest on, with many others between them."""
     await world.projection.apply(key(2, "revoked"), DELETED)
     await jobs.run_all(world.projection.writing, world.projection.settings)
@@ -92,7 +92,7 @@ async def test_a_revoked_key_does_not_pass_while_its_organization_is_replayed(wo
         pytest.param([names.api_key_entity(OWNER, crm.API_KEY)], id="the API key is erased, and not yet its record"),
     ],
 )
-async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_passes_again(
+async def test_key_that_is_taken_away_while_its_organization_is_deleted_never_passes_again(
     world: World, taken: Record, erased: list[bytes]
 ) -> None:
     """The replay does not meet its events any more: the topic was compacted."""
@@ -106,7 +106,7 @@ async def test_a_key_that_is_taken_away_while_its_organization_is_deleted_never_
     assert world.get().status == 401
 
 
-async def test_a_lead_that_was_erased_is_in_no_index(world: World) -> None:
+async def test_lead_that_was_erased_is_in_no_index(world: World) -> None:
     """The erasure is cut off after the lead, which is in no topic any more when the organization is replayed."""
     remaining = [crm.contact(1).record(1), crm.lead(id=crm.OTHER_LEAD).record(2)]
     await world.projection.apply(*remaining)
@@ -118,7 +118,7 @@ async def test_a_lead_that_was_erased_is_in_no_index(world: World) -> None:
     stored.assert_consistent(world.projection.client)
 
 
-async def test_what_the_api_answers_until_the_replay_has_ended(world: World) -> None:
+async def test_organization_created_again_gets_503_until_its_replay_has_ended(world: World) -> None:
     """503, whatever would be found or not found, and nothing is charged; other organizations are served."""
     other = crm.organization(id=crm.OTHER_ORGANIZATION, organization_id=crm.OTHER_ORGANIZATION)
     other_key = crm.api_key(organization_id=crm.OTHER_ORGANIZATION, hash=api_keys.key_hash(OTHER_KEY))

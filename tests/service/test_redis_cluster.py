@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio.cluster import NodesManager
 
-from api.redis.servers import Cluster
+from api.redis.links import ClusterLinks
 from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
@@ -21,6 +21,7 @@ from projector.redis.store import Store
 from runtime import background
 from runtime.redis.access import SlotMap, location
 from runtime.redis.errors import Redirected, Unavailable
+from runtime.redis.routing import Route
 from schemas import names
 from schemas.api_keys import mint, organization_tag
 from schemas.redis_url import Host
@@ -55,7 +56,7 @@ async def test_a_former_primary_still_answers_what_it_was_asked(tmp_path: Path) 
     with RedisCluster(tmp_path / "cluster", replicas=True) as cluster:
         primary = cluster.owner(ORGANIZATION)
         replica = cluster.replicas[cluster.primaries.index(primary)]
-        servers = Cluster(slot_map(cluster.url_of_all), timeout=PATIENCE_SECONDS, max_in_flight=100)
+        servers = ClusterLinks(slot_map(cluster.url_of_all), timeout=PATIENCE_SECONDS, max_in_flight=100)
         async with connected(servers):
             link = servers.link(TAG)
             primary.pause()
@@ -64,7 +65,8 @@ async def test_a_former_primary_still_answers_what_it_was_asked(tmp_path: Path) 
                 client.execute_command("CLUSTER FAILOVER", "TAKEOVER")
 
             async def replica_is_known() -> bool:
-                await servers.redirect(Redirected(f"MOVED {ORGANIZATION} {replica.address}"), link, TAG)
+                moved = Redirected(f"MOVED {ORGANIZATION} {replica.address}")
+                servers._cluster.redirect(Route(TAG, b"", link), moved)
                 return servers.link(TAG) is not link
 
             await eventually(replica_is_known, "the API knows that the replica took over")
@@ -107,7 +109,7 @@ async def test_the_api_starts_although_the_slot_map_cannot_be_read(
         return await read()
 
     monkeypatch.setattr(map_, "read", fail)
-    servers = Cluster(map_, timeout=PATIENCE_SECONDS, max_in_flight=10)
+    servers = ClusterLinks(map_, timeout=PATIENCE_SECONDS, max_in_flight=10)
     async with connected(servers):
         broken = False
         await eventually(lambda: servers.map_version, "the slot map is read")
@@ -131,7 +133,7 @@ async def test_the_api_ends_although_a_cancellation_was_swallowed(
             raise OSError("closed")
 
     monkeypatch.setattr(NodesManager, "initialize", swallow)
-    running = asyncio.create_task(Cluster(map_, timeout=PATIENCE_SECONDS, max_in_flight=10).run())
+    running = asyncio.create_task(ClusterLinks(map_, timeout=PATIENCE_SECONDS, max_in_flight=10).run())
     await asked.wait()
     running.cancel()
     done, _ = await asyncio.wait([running], timeout=PATIENCE_SECONDS)

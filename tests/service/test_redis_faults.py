@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 
 import projector.errors
 import runtime.redis.errors
-from api.redis.servers import servers
+from api.redis.links import links
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
 from api.request import Credentials, credentials
@@ -29,10 +29,11 @@ from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, installed_redis
-from projector.redis.servers import Node, ReplicationEpoch, all_of
+from projector.redis.node import Node, ReplicationEpoch
 from projector.redis.store import Store as ProjectorStore
 from runtime.redis.access import access
 from runtime.redis.connection import pack
+from runtime.redis.routing import all_of
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.api_server import connected
@@ -118,7 +119,7 @@ async def api_client(url: str, timeout: float = PATIENCE_SECONDS, **settings: An
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
-    called = servers(chosen)
+    called = links(chosen)
     store = ApiStore(chosen, called, Serving(called))
     async with connected(called):
         yield ApiClient(store, called)
@@ -201,7 +202,9 @@ async def test_a_connection_that_is_reset(proxy: FaultyProxy, entries: list[Entr
         assert await is_read(client, entries[1])
 
 
-async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
+async def test_entries_after_half_a_reply_are_read_again(
+    proxy: FaultyProxy, entries: list[Entry], opened: Open
+) -> None:
     for end_after in range(1, 400, 23):
         proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
         async with opened(proxy.url) as client:
@@ -255,7 +258,9 @@ async def test_a_server_that_is_busy_with_a_script(
         await eventually(lambda: all_are_read(client, entries), "it is read again")
 
 
-async def test_a_full_server(durable_redis: RedisServer, entries: list[Entry], opened: Open) -> None:
+async def test_full_server_is_read_and_refuses_writes(
+    durable_redis: RedisServer, entries: list[Entry], opened: Open
+) -> None:
     """It is still read. A write of a projector fails and says so; the API limits its requests by itself."""
     async with opened(durable_redis.url) as client:
         with durable_redis.client() as admin, Records(admin).full():
@@ -266,7 +271,7 @@ async def test_a_full_server(durable_redis: RedisServer, entries: list[Entry], o
         await client.write(entries[0])
 
 
-async def test_a_changed_password(
+async def test_changed_password_is_read_at_the_next_login(
     durable_redis: RedisServer,
     proxy: FaultyProxy,
     entries: list[Entry],
@@ -399,7 +404,7 @@ async def test_a_failover_in_a_cluster(cluster: RedisCluster, opened: Open) -> N
 async def test_a_server_that_was_named_a_moment_ago(durable_redis: RedisServer, entries: list[Entry]) -> None:
     """The slot map names a promoted node before it is connected: the API's requests wait for the first attempt."""
     settings = ApiSettings(redis_url=durable_redis.url, api_redis_timeout=PATIENCE_SECONDS)
-    called = servers(settings)
+    called = links(settings)
     client = ApiClient(ApiStore(settings, called, Serving(called)), called)
     reading = asyncio.create_task(client.read(entries[0]))
     done, _ = await asyncio.wait([reading], timeout=SHORT)
@@ -513,7 +518,7 @@ def move(proxy: FaultyProxy, client: redis.Redis) -> None:
 async def test_a_worker_of_the_api_renews_its_connection(tmp_path: Path) -> None:
     """What waits for a reply over the former connection gets it."""
     with moved_address(tmp_path) as (proxy, _, new):
-        api_servers = servers(ApiSettings(redis_url=proxy.url, api_redis_timeout=PATIENCE_SECONDS))
+        api_servers = links(ApiSettings(redis_url=proxy.url, api_redis_timeout=PATIENCE_SECONDS))
         async with connected(api_servers):
             link = api_servers.link(b"")
             await link.read_large(b"", b"name", None)

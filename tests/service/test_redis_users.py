@@ -84,7 +84,7 @@ REFUSED = r"NOPERM|can't access|ACL failure"
 """Versions of Redis and Valkey say it in different words."""
 
 
-def test_what_the_api_may_not_do(users_redis: RedisServer) -> None:
+def test_user_of_the_api_may_not_write(users_redis: RedisServer) -> None:
     """Nor in a script."""
     with redis.Redis(port=users_redis.port, username="leadview-api", password=password("leadview-api")) as client:
         for what, command in FORBIDDEN.items():

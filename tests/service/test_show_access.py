@@ -57,7 +57,7 @@ API_KEY = crm.api_key(1)
         pytest.param([crm.organization(1, rate_limits=ONE_REQUEST), API_KEY], "used up", "", id="used up"),
     ],
 )
-async def test_it_says_what_the_api_answers(
+async def test_show_says_of_a_key_what_the_api_answers(
     projection: Projection, served: ApiServer, messages: list[crm.Message], check: AccessCheck | None, subject: str
 ) -> None:
     for message in (*messages, crm.lead(1)):

@@ -12,7 +12,6 @@ import pytest
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector.ledger import copies
-from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import organization_tag
@@ -108,7 +107,7 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(cluster: RedisCl
 
 
 @pytest.mark.parametrize("started", ["before", "afterwards"])
-async def test_a_slot_moves_from_a_shard_that_is_being_filled(
+async def test_slot_moves_from_a_shard_that_is_being_filled(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store, started: str
 ) -> None:
     """Its copy stays where it is. The API knew all of them complete before, or has just started and knows nothing."""
@@ -224,7 +223,7 @@ class Gated(Store):
 
 @pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
 @pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
-async def test_an_emptied_shard_is_never_called_complete(
+async def test_emptied_shard_is_never_called_complete(
     cluster: RedisCluster, shards: list[Shard], cluster_store: Store, script: str, noticed: bool
 ) -> None:
     """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is
@@ -253,8 +252,8 @@ async def test_an_emptied_shard_is_never_called_complete(
 
 
 async def is_without_copy(store: Store) -> bool:
-    assert isinstance(store._servers, Cluster)
-    store._servers._primaries.outdated.set()
+    assert store._servers._cluster
+    store._servers._cluster.outdated.set()
     record = await copies.read(store)
     return bool(record and record.shards_without)
 

@@ -79,7 +79,7 @@ async def test_what_was_read_before_a_rebalance_is_no_position(kafka: Kafka, top
         assert await source.poll(RECORDS, 0) == {}
 
 
-async def test_a_member_finishes_its_batch_before_its_partitions_are_revoked(kafka: Kafka, topic_prefix: str) -> None:
+async def test_member_finishes_its_batch_before_its_partitions_are_revoked(kafka: Kafka, topic_prefix: str) -> None:
     """`poll` would wait until the group has rebalanced, and so for what the revocation waits for."""
     read: list[int] = []
 

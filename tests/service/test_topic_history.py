@@ -62,7 +62,7 @@ def is_well(leadview: Leadview) -> bool:
 
 
 @pytest.mark.apache
-def test_topics_that_were_made_again_while_no_projector_ran(leadview: Leadview) -> None:
+def test_topics_created_again_without_a_projector_are_named_at_once(leadview: Leadview) -> None:
     """They are named before any projector has noticed it. Tombstones count, although their offsets are lower than those
     in the former topics: a lead is deleted, and a key stops working. `verify` waits for the projectors, which have not
     read anything of the new topics yet.
@@ -96,7 +96,7 @@ def test_topics_that_were_made_again_while_no_projector_ran(leadview: Leadview) 
 
 
 @pytest.mark.apache
-def test_a_topic_that_was_made_again_while_a_projector_runs(leadview: Leadview) -> None:
+def test_topic_created_again_is_a_problem_until_nothing_of_it_is_served(leadview: Leadview) -> None:
     """Documents that Kafka no longer has are a problem until they are not served, also if nobody publishes to the new
     topic at all. `tests/troubles` compares what every surface says meanwhile.
     """
@@ -123,7 +123,7 @@ def test_a_topic_that_was_made_again_while_a_projector_runs(leadview: Leadview) 
 
 
 @pytest.mark.apache
-def test_a_log_that_was_cut_off_and_grew_again(tmp_path: Path) -> None:
+def test_log_that_was_cut_off_and_grew_again_is_noticed(tmp_path: Path) -> None:
     """As after an unclean election, or after a disk was restored: the log has other records in place of its end. One
     projector runs meanwhile, and another one is started afterwards. Kafka is theirs, because it loses records."""
     data, kept = tmp_path / "kafka" / "1" / "data", tmp_path / "kept"
@@ -181,7 +181,7 @@ def _assert_named(leadview: Leadview) -> None:
     assert (len(more), more | found) == (len(MORE), found), "every record after the cut is applied"
 
 
-async def test_a_note_names_what_was_written_until_it_is_confirmed(projection: Projection) -> None:
+async def test_note_names_what_was_written_until_it_is_confirmed(projection: Projection) -> None:
     first, second = ids(1, 2)
     control.write(projection.client, written=(1, 2))
     store, sessions = projection.store, Sessions(projection.store)

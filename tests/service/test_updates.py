@@ -69,7 +69,7 @@ async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
         pytest.param([crm.contact(2, first_name="Grace")], [["put_contacts"], ["resplice"]], id="the summary changes"),
     ],
 )
-async def test_an_update_takes_no_more_round_trips_than_it_needs(
+async def test_update_takes_no_more_round_trips_than_it_needs(
     projection: Projection, monkeypatch: pytest.MonkeyPatch, update: list[Message], pipelines: list[list[str]]
 ) -> None:
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
@@ -94,7 +94,7 @@ async def test_an_update_takes_no_more_round_trips_than_it_needs(
         pytest.param(b"R", True, id="an erasure may have deleted the index"),
     ],
 )
-async def test_an_update_writes_the_index_only_if_it_may_be_missing(
+async def test_update_writes_the_index_only_if_it_may_be_missing(
     projection: Projection, job_due: bytes, written: bool
 ) -> None:
     await projection.apply(crm.organization(1).record(0), crm.contact(1).record(0), crm.lead(3).record(1))
@@ -107,7 +107,7 @@ async def test_an_update_writes_the_index_only_if_it_may_be_missing(
     assert bool(stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION)) is written
 
 
-async def test_a_position_keeps_the_time_of_the_last_good_record(projection: Projection) -> None:
+async def test_position_keeps_the_time_of_the_last_good_record(projection: Projection) -> None:
     """Also if a later poll of the batch has bad records only."""
     control.write(projection.client)
     leads, batch = Partition("crm.leads", 0), Batch(BadRecordGuard(10, 10), Policy.of(projection.settings))

@@ -118,21 +118,21 @@ async def world(alone: Projection, proxy: FaultyProxy, monkeypatch: pytest.Monke
     await world.store.close()
 
 
-async def test_an_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> None:
+async def test_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> None:
     """A key is written when its only SCAN has ended: by a program of an older version, or on its way for long."""
     async with world.jobs_held_at(LEAD):
         world.client.zadd(names.contact_leads(OWNER, generation(1), crm.OTHER_CONTACT), {"a lead": 1})
     assert (world.left(), world.projection.jobs()) == ([], set())
 
 
-async def test_a_corrupted_lead_is_erased(world: World) -> None:
+async def test_corrupted_lead_is_erased(world: World) -> None:
     """It names no contact, with whose index it could be deleted."""
     world.client.setrange(LEAD, STORED_CONTACT_ID.start, "not the id of a contact")
     await jobs.run_all(world.writing, world.settings)
     assert world.left() == []
 
 
-async def test_a_job_that_becomes_due_while_another_ends_is_not_lost(world: World) -> None:
+async def test_job_that_becomes_due_while_another_ends_is_not_lost(world: World) -> None:
     """The organization is created and deleted again before the job is removed, and then the projector dies."""
     ended = world.projection.jobs()
     async with world.jobs_held_at(b"SREM", Unavailable):
@@ -145,7 +145,7 @@ async def test_a_job_that_becomes_due_while_another_ends_is_not_lost(world: Worl
     assert (world.left(), world.client.getrange(OWNER, 22, 22)) == ([], b"-")
 
 
-async def test_a_lock_is_held_for_as_long_as_the_work_takes(world: World) -> None:
+async def test_lock_is_held_for_as_long_as_the_work_takes(world: World) -> None:
     """It would expire soon if its holder died, or if it were restored with an old state of Redis."""
     assert 3 * RENEW_SECONDS <= LOCK_SECONDS <= 10
     async with world.jobs_held_at(LEAD):
@@ -155,14 +155,14 @@ async def test_a_lock_is_held_for_as_long_as_the_work_takes(world: World) -> Non
     assert not world.client.exists(LOCK)
 
 
-async def test_a_job_that_another_projector_runs_is_left_to_it(world: World) -> None:
+async def test_job_that_another_projector_runs_is_left_to_it(world: World) -> None:
     world.client.set(LOCK, ANOTHER, ex=3600)
     await jobs.run_all(world.writing, world.settings)
     assert world.client.exists(LEAD)
     assert world.projection.jobs_due() == {ERASE}
 
 
-async def test_a_lock_that_was_lost_is_left_to_its_next_holder(world: World) -> None:
+async def test_lock_that_was_lost_is_left_to_its_next_holder(world: World) -> None:
     """The projector was suspended for so long that the lock expired, and another one took it: it is neither renewed nor
     released.
     """
@@ -185,7 +185,7 @@ async def test_the_lock_of_a_dead_process_ends_although_the_clock_was_set_back(p
 
 
 @without_leftover_tasks
-async def test_a_lock_is_not_renewed_any_more_when_its_job_has_ended(world: World) -> None:
+async def test_lock_is_not_renewed_any_more_when_its_job_has_ended(world: World) -> None:
     """The job ends while a renewal is on its way, which swallows a cancellation."""
     async with world.jobs_held_at(LEAD):
         world.hold(names.PREFIX)
@@ -217,7 +217,7 @@ async def test_the_dead_letters_of_a_deleted_organization_are_erased(projection:
     assert keys_of_letters(projection) == OTHERS
 
 
-async def test_a_bad_event_that_may_recreate_an_organization_stays_a_dead_letter(projection: Projection) -> None:
+async def test_bad_event_that_may_recreate_an_organization_stays_a_dead_letter(projection: Projection) -> None:
     """The delete has offset 4. What was bad before it is erased."""
     letters = [letter(crm.ORGANIZATION, offset, "crm.organizations") for offset in (3, 5)]
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(4))
@@ -227,7 +227,7 @@ async def test_a_bad_event_that_may_recreate_an_organization_stays_a_dead_letter
     assert projection.client.hkeys(names.DEAD_LETTERS) == [letters[1].field.encode()]
 
 
-async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organization(world: World) -> None:
+async def test_erasure_ends_before_the_dead_letters_of_a_recreated_organization(world: World) -> None:
     """The replay may have stored them again by now."""
     own = f"{crm.ORGANIZATION}:{crm.LEAD}"
     await dead_letters.park(world.projection.store, [letter(own)])
@@ -236,7 +236,7 @@ async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organizati
     assert keys_of_letters(world.projection) == {own}
 
 
-async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
+async def test_job_without_an_event_is_run(projection: Projection) -> None:
     """As versions before this one stored it."""
     await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
     projection.client.delete(names.JOBS)
@@ -246,7 +246,7 @@ async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
     assert (projection.client.exists(LEAD), projection.jobs()) == (0, set())
 
 
-async def test_an_act_that_comes_while_the_first_turn_lasts_is_logged(
+async def test_act_that_comes_while_the_first_turn_lasts_is_logged(
     alone: Projection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     control.write(alone.client)
@@ -301,7 +301,7 @@ async def test_end_offsets_are_read_again_if_another_projector_was_first(kept: K
 
 
 @pytest.mark.apache
-async def test_a_drop_whose_command_died_is_finished(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drop_whose_command_died_is_finished(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("projector.upkeep.keeper._SWEEP_SECONDS", 0.0)
     control.write(kept.redis, live=2, written=(2,), dropping=(1,))
     left = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
@@ -314,7 +314,7 @@ async def test_a_drop_whose_command_died_is_finished(kept: Kept, monkeypatch: py
 
 
 @pytest.mark.apache
-async def test_a_shard_is_complete_while_an_organization_is_still_replayed(kept: Kept) -> None:
+async def test_shard_is_complete_while_an_organization_is_still_replayed(kept: Kept) -> None:
     """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
     kept.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
     await copies.current(kept.store)
@@ -340,7 +340,7 @@ async def test_a_shard_is_complete_while_an_organization_is_still_replayed(kept:
         pytest.param(names.api_key_entity(OWNER, crm.API_KEY), id="an API key"),
     ],
 )
-async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dropped: bytes) -> None:
+async def test_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dropped: bytes) -> None:
     """The organization is recreated when the first batch of its keys is gone: the keys that are left show the same
     events as the records that are read again."""
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
@@ -372,7 +372,7 @@ async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Ke
     assert (kept.redis.getrange(OWNER, 0, 0), kept.redis.getrange(OWNER, 22, 22)) == (b"L", b"-")
 
 
-async def test_a_bad_revocation_is_known_however_many_other_dead_letters_there_are(alone: Projection) -> None:
+async def test_bad_revocation_is_known_however_many_other_dead_letters_there_are(alone: Projection) -> None:
     """That a revoked key may still work is what an operator must learn first."""
     others = [letter(f"{crm.OTHER_ORGANIZATION}:{crm.uuid(offset)}", offset) for offset in range(10_001)]
     bad = letter(f"{crm.ORGANIZATION}:{crm.API_KEY}", topic="crm.api-keys")
@@ -414,7 +414,7 @@ async def test_dead_letters_that_were_not_looked_at_are_unknown_and_not_none(alo
     assert any(f"; of {not_known} it is not known whether readers see an older state" in text for text in said), said
 
 
-async def test_that_some_differences_were_looked_at_once_is_said(alone: Projection) -> None:
+async def test_comparison_says_that_some_differences_were_looked_at_once(alone: Projection) -> None:
     for id_ in (crm.LEAD, crm.OTHER_LEAD):
         await apply(alone.store, [intent_of(crm.lead(id=id_).record())], ids(1))
     said = "1 of those that differ were looked at once: they may have been changing"
@@ -463,7 +463,7 @@ async def test_deletions_share_the_passes_over_all_keys(alone: Projection, count
         assert list(alone.client.scan_iter(names.of_organization(owner))) == []
 
 
-async def test_an_erasure_that_was_cut_off_continues_where_it_was(
+async def test_erasure_that_was_cut_off_continues_where_it_was(
     alone: Projection, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passes, "_STORE_SECONDS", 0.0)
@@ -485,7 +485,7 @@ async def test_an_erasure_that_was_cut_off_continues_where_it_was(
         assert list(alone.client.scan_iter(names.of_organization(names.organization(organization_id)))) == []
 
 
-async def test_an_erasure_asks_the_server_of_its_slot(sharded: Projection, cluster: RedisCluster) -> None:
+async def test_erasure_asks_the_server_of_its_slot(sharded: Projection, cluster: RedisCluster) -> None:
     """Also the one to which the slot is being moved, and no other."""
     organization_id = crm.ORGANIZATION
     owner, slot = names.organization(organization_id), names.tag_slot(names.tag(OWNER))
@@ -566,7 +566,7 @@ async def test_one_projector_does_what_one_does_for_all(kept: Kept) -> None:
 
 @pytest.mark.apache
 @pytest.mark.parametrize("lost", [Faults(refusing=True), Faults(stalled=True)], ids=["cut off", "silent"])
-async def test_a_projector_that_loses_kafka_gives_the_duty_up(
+async def test_projector_that_loses_kafka_gives_the_duty_up(
     tmp_path: Path, own_redis: RedisServer, lost: Faults
 ) -> None:
     """It reaches Redis still, and another one reaches both."""

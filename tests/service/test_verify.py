@@ -131,7 +131,7 @@ def counted(report: dict[str, Any]) -> list[int]:
     return [report[name] for name in ("missing", "extra", "changed", "allowed")]
 
 
-async def test_that_the_fields_of_many_are_not_named_is_said(leadview: Leadview) -> None:
+async def test_verify_says_that_it_names_no_fields_of_many(leadview: Leadview) -> None:
     leadview.serve(*victims(*IDS[:4])).stop()
     here, settings = Planter(leadview, 1), load(ProjectorSettings, leadview.environment())
     change_value(here)
@@ -174,7 +174,7 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
         assert number_of(leadview.state().live) == 2
 
 
-def test_repaired_in_place(leadview: Leadview) -> None:
+def test_rebuild_of_an_organization_repairs_it_in_place(leadview: Leadview) -> None:
     """What is missing or spoiled is written again from the topics, with no gap for readers; nothing else is written."""
     writer = writer_to(leadview, leads=200, contacts=80)
     leadview.serve(*victims())
@@ -222,7 +222,7 @@ DELETED = crm.uuid(0x5FFD)
 
 
 @pytest.mark.long
-def test_continuously(leadview: Leadview) -> None:
+def test_continuous_verify_names_what_differs(leadview: Leadview) -> None:
     writer = writer_to(leadview, 20, leads=60, contacts=30)
     leadview.publish(*victims())
     own: dict[str, Any] = {"organization_id": OTHER}
@@ -362,7 +362,7 @@ PLANTED_ACCESS: dict[Found, Callable[[Any], Any]] = {
 """Each spoils another organization. Key 6 is revoked: without the mark it would pass."""
 
 
-def test_access_is_verified(leadview: Leadview) -> None:
+def test_verify_access_finds_each_difference(leadview: Leadview) -> None:
     for number in range(12):
         leadview.publish(*changed(number))
     leadview.publish(

@@ -17,8 +17,9 @@ from api.errors import InvalidApiKey, TooManyGuesses, Unavailable
 from api.keys import KnownKeys, Recent
 from api.limits import Guesses
 from api.metrics import p99
-from api.redis import servers
-from api.redis.servers import FairQueue, _pause
+from api.redis import links
+from api.redis.fair_queue import FairQueue
+from api.redis.link import _pause
 from api.request import Credentials, Request, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from runtime.redis import errors
@@ -47,7 +48,9 @@ def figures(usage: Usage) -> dict[bytes, tuple[int, int, float]]:
         pytest.param([401, 200], (2, 1, 2.0), id="accepted later"),
     ],
 )
-def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, float]) -> None:
+def test_usage_counts_requests_and_refusals_of_a_key_in_any_form(
+    statuses: list[int], expected: tuple[int, int, float]
+) -> None:
     """Also if the same key is sent in another form, such as `bearer`: then it has other credentials."""
     usage, forms = Usage(), (named(1), named(1))
     for at, status in enumerate(statuses):
@@ -114,7 +117,7 @@ def buckets(**counts: int) -> list[int]:
         pytest.param(buckets(_0=10, _11=1), 2.0, id="slower than the last bound"),
     ],
 )
-def test_p99(counted: list[int], seconds: float) -> None:
+def test_p99_is_the_upper_bound_of_its_bucket(counted: list[int], seconds: float) -> None:
     assert p99(counted) == seconds
 
 
@@ -135,7 +138,7 @@ def test_recent_values_are_never_more_and_never_old(most: int, numbers: list[int
     assert sum(recent.get(name(number)) is not None for number in range(201)) <= max(2, most)
 
 
-def test_a_recent_value_that_is_used_is_kept() -> None:
+def test_recent_value_that_is_used_is_kept() -> None:
     recent: Recent[int] = Recent(100)
     recent.put(b"used", 1)
     for number in range(1000):
@@ -199,7 +202,7 @@ async def test_all_that_wait_for_a_trial_are_bounded_together() -> None:
         pytest.param(7.4, False, TooManyGuesses, id="at once if its shard is incomplete"),
     ],
 )
-async def test_a_key_that_was_refused_is_tried_again(now: float, believed: bool, error: type[Exception]) -> None:
+async def test_key_that_was_refused_is_tried_again(now: float, believed: bool, error: type[Exception]) -> None:
     times = iter((7.0, 7.0, now))
     known, (header, unknown) = keys(8, guesses=1, clock=lambda: next(times), believes=lambda _: believed), caller()
     known.settle(header, unknown, await known.admit(unknown, REQUEST), accepted=False)
@@ -266,7 +269,7 @@ async def test_one_organization_has_its_part_and_others_do_not_wait_for_it() -> 
     assert (callers.under_way, callers.turns.pending, callers.turns._under_way) == ([], 0, {})
 
 
-async def test_organizations_take_turns() -> None:
+async def test_organization_with_many_requests_waits_for_the_others() -> None:
     callers = Callers(FairQueue(2, 2, most=100, timeout=LONG), *[b"a"] * 5, b"b", b"b", b"c")
     await asyncio.sleep(0)
     while callers.under_way:
@@ -288,7 +291,7 @@ async def test_what_waits_is_bounded_for_one_organization_and_for_all() -> None:
         turns.take(b"e")
 
 
-async def test_a_call_that_waits_too_long_fails_alone() -> None:
+async def test_call_that_waits_too_long_fails_alone() -> None:
     callers = Callers(FairQueue(1, 8, most=100, timeout=0.01), *[b"a"] * 3)
     await asyncio.sleep(0)
     late, cancelled = callers.waiting
@@ -299,7 +302,7 @@ async def test_a_call_that_waits_too_long_fails_alone() -> None:
     assert callers.turns.take(b"a") is None, "those who gave up have no turn"
 
 
-async def test_a_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
+async def test_call_that_is_cancelled_as_it_gets_its_turn_passes_it_on() -> None:
     callers = Callers(FairQueue(1, 8, most=100, timeout=LONG), *[b"a"] * 3)
     await asyncio.sleep(0)
     cancelled, following = callers.waiting
@@ -316,4 +319,4 @@ def test_service_resumes_soon_however_long_the_outage_was() -> None:
     assert _pause(0) <= 0.01
     longest = max(_pause(failures) for failures in range(1000))
     assert longest <= 0.3
-    assert servers._CHECK_SECONDS + servers._MAP_PAUSE_SECONDS + longest <= 0.7
+    assert links._CHECK_SECONDS + links._MAP_PAUSE_SECONDS + longest <= 0.7

@@ -21,7 +21,7 @@ keys = st.builds(mint, st.uuids().map(str), st.text(base62.ALPHABET, min_size=30
 
 
 @pytest.mark.parametrize("vector", VECTORS.valid, ids=lambda vector: vector.key[-6:])
-def test_a_valid_vector(vector: Vector) -> None:
+def test_valid_vector_is_minted_and_parsed(vector: Vector) -> None:
     assert mint(vector.organization_id, vector.random_part) == vector.key
     assert sha256(vector.key.encode()).hexdigest() == vector.sha256
     parsed = ParsedKey(organization_tag(vector.organization_id), vector.sha256)
@@ -29,7 +29,7 @@ def test_a_valid_vector(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("row", VECTORS.malformed, ids=lambda row: row.why)
-def test_a_malformed_vector(row: Malformed) -> None:
+def test_malformed_vector_raises(row: Malformed) -> None:
     with pytest.raises(MalformedKey):
         parse(row.text)
 
@@ -72,7 +72,7 @@ def test_minted_keys_differ() -> None:
 
 
 @pytest.mark.parametrize("random_part", ["", "0" * 29, "0" * 31, "-" * 30, "é" * 30])
-def test_a_bad_random_part_is_refused(random_part: str) -> None:
+def test_bad_random_part_is_refused(random_part: str) -> None:
     with pytest.raises(ValueError, match="base62"):
         mint(VECTORS.valid[0].organization_id, random_part)
 
@@ -95,7 +95,7 @@ def leaked(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("vector", VECTORS.valid, ids=lambda vector: vector.organization_id)
-def test_a_scanner_finds_every_key(vector: Vector) -> None:
+def test_scanner_finds_every_key(vector: Vector) -> None:
     assert re.fullmatch(PATTERN, vector.key)
     for around in (
         "{}",
@@ -125,5 +125,5 @@ def test_a_scanner_finds_every_key(vector: Vector) -> None:
         pytest.param(VECTORS.valid[2].sha256, id="the hash"),
     ],
 )
-def test_a_scanner_ignores_what_only_resembles_a_key(text: str) -> None:
+def test_scanner_ignores_what_only_resembles_a_key(text: str) -> None:
     assert leaked(text) == []

@@ -29,7 +29,7 @@ from tests.harness.crm import ORGANIZATION
         pytest.param(3, 10, 0, Bucket(3_333_334, 3, 0, 0), id="the interval is rounded up"),
     ],
 )
-def test_a_bucket(quota: int, window: int, full_in: int, found: Bucket) -> None:
+def test_bucket_shows_what_remains_and_when(quota: int, window: int, full_in: int, found: Bucket) -> None:
     assert (bucket(quota, window, full_in), interval(quota, window)) == (found, found.interval)
 
 
@@ -55,7 +55,9 @@ def read(lines: bytes) -> dict[bytes, bytes]:
         pytest.param(3, 1, 2, 333_334, 1, id="less than a second"),
     ],
 )
-def test_t_is_when_more_requests_remain(quota: int, window: int, remaining: int, full_in: int, more_in: int) -> None:
+def test_ratelimit_t_is_when_more_requests_remain(
+    quota: int, window: int, remaining: int, full_in: int, more_in: int
+) -> None:
     """draft-ietf-httpapi-ratelimit-headers-10: the effective window is that of `r`, not that of the whole quota."""
     by_key = Reply(200, 0, quota, window, remaining, full_in, 300, 10, 300, 0)
     found = read(headers(by_key))
@@ -66,7 +68,9 @@ def test_t_is_when_more_requests_remain(quota: int, window: int, remaining: int,
 
 
 @given(st.integers(1, 1000), st.integers(1, 100_000), st.data())
-def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, window: int, data: st.DataObject) -> None:
+def test_ratelimit_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(
+    quota: int, window: int, data: st.DataObject
+) -> None:
     step = interval(quota, window)
     wait = data.draw(st.integers(1, step))
     error = exceeded(Reply(429, 0, quota, window, 0, step * (quota - 1) + wait, 1, 1, 1, 0, wait, 1))
@@ -74,7 +78,7 @@ def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, win
     assert (wait + 999_999) // 1_000_000 == int(t) <= error.retry_after
 
 
-def test_t_of_an_address_is_retry_after() -> None:
+def test_ratelimit_t_of_an_address_is_retry_after() -> None:
     """It is when one more try remains, not when all of them do."""
     guesses, began = Guesses(Limit(2, 7200)), time.time()
     guesses.charge(b"192.0.2.1")
@@ -97,7 +101,7 @@ def test_t_of_an_address_is_retry_after() -> None:
         pytest.param((0, 0), b"100", id="both used up: the key's"),
     ],
 )
-def test_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
+def test_x_ratelimit_headers_show_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
     reply = Reply(200, 0, 100, 10, remaining[0], 0, 300, 10, remaining[1], 0)
     assert read(headers(reply))[b"x-ratelimit-limit"] == limit
 
@@ -168,7 +172,7 @@ def test_429_charges_neither_and_says_when(before: str, asks: str, violated: int
     assert limiter.charge(caller(asks), SERVED).status == 200
 
 
-def test_memory_is_bounded() -> None:
+def test_local_limiter_with_many_callers_forgets_the_oldest() -> None:
     """The bucket that has not been charged for the longest time is forgotten. Organizations share none."""
     limiter = LocalLimiter(max_buckets=4, clock=At())
     many = [caller("2", f"00000000-0000-4000-8000-{number:012}") for number in range(50)]

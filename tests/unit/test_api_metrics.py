@@ -73,13 +73,13 @@ def test_only_projectors_are_heard() -> None:
         pytest.param(NOW + HOUR_MS, 0, id="the clock was set back, and it has stored none since"),
     ],
 )
-def test_a_heartbeat_from_later_than_now_is_of_nobody_who_lives(at: int, alive: int) -> None:
+def test_heartbeat_from_later_than_now_is_of_nobody_who_lives(at: int, alive: int) -> None:
     counters = Counters()
     _note(counters, NOW, [stored("run", at, 1)])
     assert counters.projectors == alive
 
 
-def test_a_projector_whose_clock_is_ahead_does_not_hide_the_others() -> None:
+def test_projector_whose_clock_is_ahead_does_not_hide_the_others() -> None:
     counters = Counters()
     _note(counters, NOW, [stored("run", NOW, NOW + HOUR_MS), stored("run", NOW, NOW - 1)])
     assert (counters.measured_at, counters.complete_until) == (NOW - 1, NOW - 6)

@@ -57,7 +57,7 @@ SENT = KEY.encode()
 
 
 @pytest.mark.parametrize("start", [b"Bearer ", b"bearer ", b"BEARER  ", b"bEaReR     "])
-def test_a_key(start: bytes) -> None:
+def test_valid_key_gives_its_names_in_redis(start: bytes) -> None:
     found, owner, key_hash = credentials(start + SENT), names.organization(ORGANIZATION), api_keys.key_hash(KEY)
     assert asdict(found) == {
         "organization": owner,
@@ -91,7 +91,7 @@ def test_a_key(start: bytes) -> None:
         pytest.param(b"Bearer " + SENT[:20] + b"}" + SENT[21:], InvalidApiKey, id="leaves the hash tag"),
     ],
 )
-def test_a_key_that_is_refused(header: bytes | None, error: type[ApiError]) -> None:
+def test_header_without_a_valid_key_is_refused_without_quoting_it(header: bytes | None, error: type[ApiError]) -> None:
     with pytest.raises(error) as raised:
         credentials(header)
     assert KEY[8:] not in str(raised.value)
@@ -134,7 +134,7 @@ RAW = bytes(range(12))
 TAG = RAW.hex().encode()
 
 
-def test_the_tag_of_a_value() -> None:
+def test_etag_of_a_value_is_weak() -> None:
     assert etag_of(b"h" * 22 + RAW + b"rest") == b'W/"%b"' % TAG
 
 
@@ -160,7 +160,7 @@ def test_the_tag_of_a_value() -> None:
         pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MAX_ETAGS, id="too many"),
     ],
 )
-def test_if_none_match(header: bytes, etags: tuple[bytes, ...]) -> None:
+def test_if_none_match_is_parsed_to_etags(header: bytes, etags: tuple[bytes, ...]) -> None:
     assert etags_to_match(header) == etags
 
 
@@ -181,7 +181,7 @@ def make(kind: type[ApiError]) -> ApiError:
 
 
 @pytest.mark.parametrize("kind", ANSWERED)
-def test_the_body_of_an_error(kind: type[ApiError]) -> None:
+def test_body_of_an_error_has_its_code_status_and_request_id(kind: type[ApiError]) -> None:
     answer = error_response(make(kind), b"the-id", None)
     body = orjson.loads(answer.body)
     further = {429: ["retry_after", "violated_policies"], 503: ["retry_after"]}
@@ -213,7 +213,7 @@ async def nothing() -> dict[str, Any]:
     return {}
 
 
-async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
+async def test_defect_in_a_handler_is_logged_and_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged even if no request is."""
     sent: list[Any] = []
 
@@ -231,7 +231,7 @@ async def test_a_defect_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     assert "secret" not in caplog.text
 
 
-def test_a_stored_document_that_cannot_be_read_says_what_to_do() -> None:
+def test_stored_document_that_cannot_be_read_says_what_to_do() -> None:
     stored = Reply(200, 0, 100, 10, 5, 0, 300, 10, 5, 0, value=bytes(CONTACT.body_offset) + b"\xff")
     with pytest.raises(InternalError, match="`rebuild --organization` writes it again"):
         Documents(CONTACT)._response(stored)
@@ -259,7 +259,7 @@ class Failing:
         pytest.param(Rebuilding(), "rebuilding", id="not complete"),
     ],
 )
-async def test_an_error_of_redis_is_counted_by_its_kind(error: Exception, kind: str) -> None:
+async def test_error_of_redis_is_counted_by_its_kind(error: Exception, kind: str) -> None:
     """Alerts tell them apart."""
     worker = Worker(ApiSettings())
     worker.store = Failing(error)  # type: ignore[assignment]
@@ -281,7 +281,7 @@ def test_the_lowest_status_that_is_logged(mode: RequestLogMode, lowest: int) -> 
     assert RequestLog(mode).lowest == lowest
 
 
-def test_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_request_is_logged_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
     write(RequestLog(), 503, Unavailable("there is no connection to Redis"))
     [fields] = map(vars, caplog.records)
     expected = {
@@ -301,7 +301,7 @@ def test_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     assert KEY[8:] not in str(fields)
 
 
-def test_a_few_4xx_and_every_5xx_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_few_4xx_and_every_5xx_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = 10.5
     log = RequestLog(clock=lambda: now)
@@ -342,7 +342,7 @@ def test_all_responses_are_logged(caplog: pytest.LogCaptureFixture) -> None:
         pytest.param("{rest}.{rest}", id="twice"),
     ],
 )
-def test_a_key_is_no_request_id(vector: Vector, sent: str) -> None:
+def test_key_is_no_request_id(vector: Vector, sent: str) -> None:
     text = sent.format(key=vector.key, rest=vector.key[len(PREFIX) :]).encode()
     assert len(text) <= 128
     assert re.fullmatch(b"[0-9a-f]{32}", request_id(text))
@@ -383,7 +383,7 @@ def test_what_is_no_key_is_kept(vector: Vector, sent: str) -> None:
     assert request_id(text) == text
 
 
-def test_what_the_server_gives_the_edge() -> None:
+def test_uvicorn_gives_the_edge_what_it_takes() -> None:
     """It passes these arguments, waits for these connections and tasks, and renews these headers."""
     [passed] = re.findall(r"http_protocol_class\((.*?)\n *\)", inspect.getsource(Server.startup), re.DOTALL)
     arguments = ["config", "server_state", "app_state", "_loop"]
@@ -403,11 +403,11 @@ def test_what_the_server_gives_the_edge() -> None:
         pytest.param(Config.load, "self.loaded_app = ", id="loads the application"),
     ],
 )
-def test_what_the_server_does(source: Callable[..., object], text: str) -> None:
+def test_uvicorn_still_does_what_the_edge_relies_on(source: Callable[..., object], text: str) -> None:
     assert text in inspect.getsource(source)
 
 
-def test_the_head_of_a_response() -> None:
+def test_head_of_a_response_has_its_headers_in_order() -> None:
     large = Response(200, b"a: b\r\n", b"12", (b"345", b"6"))
     common = b"HTTP/1.1 200 OK\r\ndate: now\r\na: b\r\nx-request-id: mine\r\ncontent-length: 6\r\n"
     assert encode_head(large, b"mine", b"date: now\r\n", cors=False, close=False) == common + b"\r\n"
@@ -442,5 +442,5 @@ def test_the_head_of_a_response() -> None:
         pytest.param(b"x=wait=7", 0, id="the value of another one"),
     ],
 )
-def test_a_preference_to_wait_is_read_as_whole_seconds(prefer: bytes | None, seconds: int) -> None:
+def test_preference_to_wait_is_read_as_whole_seconds(prefer: bytes | None, seconds: int) -> None:
     assert wait_of(prefer) == seconds

@@ -50,7 +50,7 @@ DOCTOR = ["doctor", "--url", "https://api.example"]
         ),
     ],
 )
-def test_what_is_read(words: list[str], expected: dict[str, Any]) -> None:
+def test_words_become_arguments(words: list[str], expected: dict[str, Any]) -> None:
     assert {name: vars(parse(words))[name] for name in expected} == expected
 
 
@@ -100,7 +100,9 @@ def test_every_command_has_help_and_a_version() -> None:
         pytest.param([*DOCTOR, "--api"], "not allowed with", id="two things at once"),
     ],
 )
-def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_call_exits_with_2_and_quotes_no_key(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No message quotes a key."""
     with pytest.raises(SystemExit) as ended:
         parse(words)
@@ -119,7 +121,7 @@ def test_no_key_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_key() == ""
 
 
-def test_accepted_records() -> None:
+def test_accept_takes_records_or_all_and_a_note() -> None:
     words = ["crm.leads:0:7", "crm.leads:1:120-420"]
     arguments = parse([*ACCEPT, *words, "--note", " an import\nof 2024 "])
     assert ([*map(str, arguments.records)], arguments.note) == (words, "an import of 2024")
@@ -158,7 +160,7 @@ def test_accepted_records() -> None:
         ),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(words: str, settings: dict[str, str], named: str) -> None:
+def test_setting_that_cannot_work_is_named(words: str, settings: dict[str, str], named: str) -> None:
     """Nothing is asked from Redis before."""
     done = call(*words.split(), environment=environment(**settings))
     assert (done.status, done.stdout, done.stderr.startswith(named)) == (2, "", True), done.output

@@ -10,7 +10,7 @@ from runtime import background
 from runtime.background import keep
 
 
-async def test_a_task_that_failed_is_started_again(
+async def test_task_that_failed_is_started_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "_PAUSE_SECONDS", 0)
@@ -41,7 +41,7 @@ async def run(*errors: Exception) -> int:
     return turns
 
 
-async def test_it_is_retried_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_turn_that_fails_with_any_error_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     assert await run(Unavailable("Redis"), TypeError("a value of a record"), Unavailable("Kafka")) == 4
     said = [line.message for line in caplog.records]
     assert said[0] == "the test cannot continue now, and will be retried"

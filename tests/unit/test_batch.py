@@ -77,7 +77,7 @@ def test_what_an_operator_has_dropped_is_not_parked_again() -> None:
     assert (len([*chain.from_iterable(slices)]), batch.dead_letters) == (1, [])
 
 
-def test_a_slice_ends_after_a_time_whatever_the_records_are() -> None:
+def test_slice_ends_after_a_time_whatever_the_records_are() -> None:
     """With no time at all, it ends with each record: also with a bad one, and behind the one that halts the line."""
     good = Batch(BadRecordGuard(1, 3), ONE_BY_ONE).slices({LEADS: records("......")}, 100)
     assert [len(intents) for intents in good] == [1, 1, 1, 1, 1, 1, 0]
@@ -86,7 +86,7 @@ def test_a_slice_ends_after_a_time_whatever_the_records_are() -> None:
     assert "crm.leads:0:100-105" in str(halted.stopped), "the advice is the same"
 
 
-def test_a_large_record_is_read_in_parts() -> None:
+def test_large_record_is_read_in_parts() -> None:
     """The event loop turns between them, whether the record is good or bad, and also behind the one that halts."""
     good = crm.lead(referrer="x" * 300_000).record(100)
     bad = crm.lead(stage="x" * 300_000).record(101)
@@ -164,7 +164,7 @@ def stopped_after(pattern: str, share: float, row: int) -> int | None:
         pytest.param("." * 900 + "a" * 500 + "x" * 101, 0.1, 500, 1501, id="new ones beside them are"),
     ],
 )
-def test_when_the_line_stops(pattern: str, share: float, row: int, expected: int | None) -> None:
+def test_line_stops_at_the_limit_of_bad_records(pattern: str, share: float, row: int, expected: int | None) -> None:
     assert stopped_after(pattern, share, row) == expected
 
 
@@ -183,7 +183,7 @@ LIMITS = pytest.mark.parametrize(
 
 
 @LIMITS
-def test_a_fork_continues_the_count_of_its_guard_and_leaves_it_alone(share: float, row: int) -> None:
+def test_fork_continues_the_count_of_its_guard_and_leaves_it_alone(share: float, row: int) -> None:
     """A batch that could not be covered is read again: its bad records must count only once, and its good ones end no
     sequence.
     """
@@ -230,7 +230,7 @@ async def turns_of(work: Coroutine[Any, Any, object]) -> int:
     return turns
 
 
-async def test_a_large_record_that_is_applied_again_is_read_in_parts() -> None:
+async def test_large_record_that_is_applied_again_is_read_in_parts() -> None:
     assert await turns_of(reapply.write(Store(ProjectorSettings()), BAD, ())) > len(BAD)
 
 

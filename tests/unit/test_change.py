@@ -143,7 +143,7 @@ def without(data: Json, field: str) -> Json:
         pytest.param(structured(time="1969-12-31T23:59:60Z"), 1, None, id="a leap second before 1970"),
     ],
 )
-def test_a_lead_is_read(message: Message, version: int, seconds: int | None) -> None:
+def test_lead_is_read(message: Message, version: int, seconds: int | None) -> None:
     change = read(message.record())
     assert isinstance(change.entity, events.Lead)
     time = 0 if seconds is None else crm.at_ms(seconds)
@@ -371,7 +371,7 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         ),
     ],
 )
-def test_bad_records(message: Message, reason: str) -> None:
+def test_bad_record_says_its_fault_and_no_value(message: Message, reason: str) -> None:
     with pytest.raises(BadRecord) as caught:
         read(message.record())
     assert reason in caught.value.reason
@@ -400,7 +400,7 @@ BOTH = ORGANIZATION_ID + b":" + LEAD_ID
         pytest.param(resources.LEAD, b"\xff" * 73, id="no UTF-8"),
     ],
 )
-def test_bad_keys(kind: resources.Kind, key: bytes | None) -> None:
+def test_key_in_another_form_is_bad(kind: resources.Kind, key: bytes | None) -> None:
     with pytest.raises(BadRecord, match="message key is not <organization_id>"):
         entity_key(msgspec.structs.replace(crm.tombstone(kind).record(), key=key))
 

@@ -44,13 +44,13 @@ def test_the_newest_dictionary_can_be_trained_again() -> None:
         pytest.param(b"x" * MAX_DOCUMENT_BYTES, id="the largest document"),
     ],
 )
-def test_a_packed_text_is_unpacked(text: bytes) -> None:
+def test_packed_text_is_unpacked(text: bytes) -> None:
     stored = packed(text)
     assert (stored[0], unpacked(stored)) == (compression.DICTIONARY, text)
 
 
 @pytest.mark.parametrize("fields", [pytest.param({}, id="short"), pytest.param({"referrer": "x" * 2000}, id="long")])
-def test_a_packed_lead_takes_a_third_and_is_read_with_its_contact(fields: crm.Json) -> None:
+def test_packed_lead_takes_a_third_and_is_read_with_its_contact(fields: crm.Json) -> None:
     intent = intent_of(crm.lead(**fields).record())
     assert isinstance(intent, PutLead)
     text = b"".join((intent.before, SUMMARY, intent.after))
@@ -62,7 +62,7 @@ def test_a_packed_lead_takes_a_third_and_is_read_with_its_contact(fields: crm.Js
     assert body(LEAD, b"".join((value, before, summary, after))) == text.replace(SUMMARY, summary)
 
 
-def test_a_packed_contact_is_read() -> None:
+def test_packed_contact_is_read() -> None:
     intent = intent_of(crm.contact(email="ada@example.com", custom_fields={"a": "b"}).record())
     assert isinstance(intent, PutDocument)
     head, stored = SUMMARY_FIELDS_STOP.stop, packed_value(CONTACT, intent.value)
@@ -83,7 +83,7 @@ def test_a_packed_contact_is_read() -> None:
         pytest.param(packed(b"x" * (MAX_DOCUMENT_BYTES + 1)), "1,048,577 bytes", id="larger than a document"),
     ],
 )
-def test_what_cannot_be_read_says_why(stored: bytes, why: str) -> None:
+def test_value_that_cannot_be_unpacked_says_why(stored: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         unpacked(stored)
     with pytest.raises(Unreadable):
@@ -93,12 +93,12 @@ def test_what_cannot_be_read_says_why(stored: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.noun)
-def test_a_value_that_was_cut_off_cannot_be_read(resource: Resource) -> None:
+def test_value_that_was_cut_off_cannot_be_read(resource: Resource) -> None:
     with pytest.raises(Unreadable):
         body(resource, bytes(HEAD))
 
 
-def test_a_record_that_writes_no_document_stays_as_it_is() -> None:
+def test_record_that_writes_no_document_stays_as_it_is() -> None:
     for message in (crm.organization(), crm.api_key(), *(crm.tombstone(resource) for resource in RESOURCES)):
         intent = intent_of(message.record())
         assert compressed(intent) is intent

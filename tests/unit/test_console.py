@@ -33,7 +33,7 @@ def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Figures:  # 
     return counts([METRICS.format(ok=ok, refused=refused, fast=fast, all=all)] * 2, at)
 
 
-def test_figures_of_two_metrics_ports() -> None:
+def test_figures_of_two_metrics_ports_are_summed() -> None:
     found = figures(taken(10, 100, 0, 100, 100), taken(12, 150, 10, 150, 160))
     assert (found.answers, found.requests, found.ready_workers) == ({"200": 50.0, "401": 10.0}, 60.0, 4)
     assert found.p50 == pytest.approx(6.0)
@@ -63,7 +63,7 @@ def arguments(**given: object) -> argparse.Namespace:
     return argparse.Namespace(**{**usual, "show_documents": False, **given})
 
 
-def test_it_is_for_this_machine_alone_by_default() -> None:
+def test_console_listens_on_this_machine_alone_by_default() -> None:
     assert checked_tokens(arguments(), ApiSettings()) == {}
     assert checked_tokens(arguments(host="::1"), ApiSettings()) == {}
     assert url("::1", 8001) == "http://[::1]:8001"
@@ -81,7 +81,7 @@ def test_it_is_for_this_machine_alone_by_default() -> None:
         pytest.param({"token_file": "# nobody\n"}, "has no token", id="nobody"),
     ],
 )
-def test_wrong_options(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_wrong_option_of_the_console_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
     if text := given.get("token_file"):
         (tmp_path / "tokens").write_text(text)
         given["token_file"] = tmp_path / "tokens"
@@ -90,7 +90,7 @@ def test_wrong_options(given: dict[str, Any], said: str, tmp_path: Path) -> None
     assert "secret" not in str(refused.value), "a token is never quoted"
 
 
-def test_tokens_of_several_people(tmp_path: Path) -> None:
+def test_token_file_gives_each_person_a_token(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# who may look\nada:{'a' * 32}\n\ngrace@night:{'g' * 40}\n")
     found = checked_tokens(arguments(token_file=path, host="0.0.0.0"), ApiSettings())  # noqa: S104

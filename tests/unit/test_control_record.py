@@ -71,14 +71,14 @@ def record(live: int, previous: int, *written: int, filling: tuple[int, ...] = (
         pytest.param(record(1, 0, 1, dropping=(2,)), 0, id="it is being dropped"),
     ],
 )
-def test_the_next_generation(found: ControlRecord, following: int) -> None:
+def test_next_generation_is_newer_than_the_live_and_the_former_one(found: ControlRecord, following: int) -> None:
     assert found.state.next == (generation(following) if following else None)
 
 
 PROMOTE, RETURN = generations.complete_next, generations.complete_former
 
 
-def test_a_complete_generation_is_promoted_or_returned_to() -> None:
+def test_complete_generation_is_promoted_or_returned_to() -> None:
     assert (PROMOTE(record(1, 0, 1, 2)), RETURN(record(2, 1, 1, 2))) == (generation(2), generation(1))
 
 
@@ -111,7 +111,7 @@ def test_only_a_complete_generation_is_promoted_or_returned_to(
         pytest.param(record(3, 0, 3), 1, None, id="one that was dropped before"),
     ],
 )
-def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, chosen: int | None) -> None:
+def test_drop_chooses_a_generation(found: ControlRecord, wanted: int | None, chosen: int | None) -> None:
     assert generations._choose(found, wanted) == (generation(chosen) if chosen else None)
 
 
@@ -129,12 +129,12 @@ def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, c
         pytest.param(record(1, 0, 1, filling=(1,)), 1, "Nothing is served yet", id="nothing is served yet"),
     ],
 )
-def test_which_generation_is_not_dropped(found: ControlRecord, wanted: int | None, reason: str) -> None:
+def test_drop_without_a_clear_generation_is_refused(found: ControlRecord, wanted: int | None, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         generations._choose(found, wanted)
 
 
-def test_states_of_generations() -> None:
+def test_generation_is_shown_in_its_state() -> None:
     found = record(3, 1, 1, 2, 3, 4, filling=(4,), dropping=(5,))
     assert [generation.state for generation in _generations(found)] == ["former", "kept", "live", "filling", "dropping"]
     assert _generations(record(1, 0, 1, 2))[1].state == "complete"
@@ -142,7 +142,7 @@ def test_states_of_generations() -> None:
     assert (unfilled.state, unfilled.unattended) == ("filling", "no projector is running that fills it: start one")
 
 
-def test_stamps_grow() -> None:
+def test_stamp_of_a_later_state_is_greater() -> None:
     first = Stamp.first()
     stamps = [*accumulate(range(40), lambda stamp, _: stamp.next(), initial=first)]
     assert sorted(stamps) == stamps
@@ -152,14 +152,14 @@ def test_stamps_grow() -> None:
     assert first.next() != first.next(), "two changes of the same state differ"
 
 
-def test_a_new_lineage_is_later_although_the_clock_was_set_back() -> None:
+def test_new_lineage_is_later_although_the_clock_was_set_back() -> None:
     of_next_year = Stamp(f"{int(time.time() * 1000) + 31_536_000_000:012x}{Stamp.first().text[12:]}")
     after = Stamp.first(of_next_year)
     assert after > of_next_year.next()
     assert (len(after.text), after.epoch) == (44, 1)
 
 
-def test_an_identity_is_never_used_again() -> None:
+def test_identity_is_never_used_again() -> None:
     made = [new_generation(1) for _ in range(1000)]
     assert (len({*made}), {number_of(each) for each in made}) == (1000, {1})
     assert all(parse_generation(each.encode()) == each for each in made)
@@ -168,7 +168,7 @@ def test_an_identity_is_never_used_again() -> None:
 
 
 @pytest.mark.parametrize("text", b" 1 0.Ab3dE6 01.Ab3dE6 1.Ab3dE 1.Ab3dE67 1.Ab3d_6 x.Ab3dE6".split(b" "))
-def test_what_is_no_generation(text: bytes) -> None:
+def test_text_that_is_no_generation_raises(text: bytes) -> None:
     with pytest.raises(ValueError, match="not a generation"):
         parse_generation(text)
 
@@ -177,7 +177,7 @@ def test_generations_are_in_the_order_of_their_numbers() -> None:
     assert (in_order(ids(10, 2, 1)), record(9, 0, 9, 10).state.next) == (ids(1, 2, 10), generation(10))
 
 
-def test_of_two_generations_with_one_number_the_one_that_is_not_served_is_dropped() -> None:
+def test_drop_of_a_number_used_twice_leaves_the_served_one() -> None:
     """After a failover to a late replica, or from a restored backup."""
     other = GenerationId("1.AAAAAA")
     found = record(1, 0, 1)
@@ -207,7 +207,7 @@ def test_slots_of_copies_are_read_as_they_were_written(slots: dict[bytes, set[in
         pytest.param((), "ledger:5-6", id="to nobody while a copy is being filled"),
     ],
 )
-def test_a_slot_that_has_moved(filled: tuple[int, ...], moved_to: str) -> None:
+def test_slot_that_has_moved_belongs_to_its_new_copy_once_it_is_filled(filled: tuple[int, ...], moved_to: str) -> None:
     before = record(1, 0, 1)
     copies = {
         tag: Copy(STAMP, before.state, "i", (), ids(1) if tag == b"ledger" else ids(*filled), (), {})
@@ -244,7 +244,7 @@ def of_two(stamp: Stamp, *incarnations: str, tag: bytes = b"1") -> ControlRecord
         ),
     ],
 )
-def test_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | None) -> None:
+def test_revision_says_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | None) -> None:
     """The log says that Redis was emptied only if it was."""
     assert revision(of_two(STAMP, "a", "b"), after) == expected
 
@@ -257,14 +257,14 @@ def test_what_has_changed(after: ControlRecord, expected: tuple[str, bool] | Non
         pytest.param(Position(2**46, 0, 9, 0, "a-_b"), id="the first epoch"),
     ],
 )
-def test_the_text_of_a_position(position: Position) -> None:
+def test_text_of_a_position_is_read_back(position: Position) -> None:
     text = position.format()
     assert Position.parse(text) == position
     assert int(text.split()[0]) == position.offset, "scripts compare the number with which it begins"
 
 
 @pytest.mark.parametrize("text", [b"7 0 9", b"", b"7 0 9 4 id more", b"7 0 9 four id", b"7  9 4 id"])
-def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
+def test_text_of_another_layout_is_no_position(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"layout|invalid literal"):
         Position.parse(text)
 
@@ -277,7 +277,7 @@ def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
         pytest.param([b"crm.leads:3"], WentBack(["crm.leads:3"]), id="a position is lower than expected"),
     ],
 )
-def test_answers_of_the_script(reply: object, expected: object) -> None:
+def test_answer_of_the_checkpoint_script_becomes_an_outcome(reply: object, expected: object) -> None:
     assert checkpointed(reply) == expected
 
 
@@ -322,7 +322,7 @@ def test_what_is_served_may_be_more_than_kafka_has(found: ControlRecord, id_: st
     assert [problem.kind for problem in of_servers(observed)] == kinds
 
 
-def test_a_dropped_generation_is_not_written_any_more_and_no_break_concerns_it() -> None:
+def test_dropped_generation_is_not_written_any_more_and_no_break_concerns_it() -> None:
     left = msgspec.structs.replace(record(2, 1, 1, 2).state, breaks=(lost(FIRST, SECOND),)).without(FIRST)
     kept = record(2, 1, 1, 2, 3).state.without(generation(3)).previous
     assert (left.written, left.dropping, left.previous, kept) == ((SECOND,), (FIRST,), None, FIRST)
@@ -338,7 +338,7 @@ def test_a_dropped_generation_is_not_written_any_more_and_no_break_concerns_it()
         pytest.param(resources.ORGANIZATION, True, id="organizations"),
     ],
 )
-def test_what_a_break_concerns(kind: resources.Kind, is_access: bool) -> None:
+def test_break_of_access_leaves_documents_verified(kind: resources.Kind, is_access: bool) -> None:
     found = ControlRecord(STAMP, first_state(("ledger",)), {})
     unverified = breaks.new_break(found, "topic_recreated", f"crm.{kind.topic}", "a", "b").unverified
     assert unverified == ((ACCESS,) if is_access else found.state.written)

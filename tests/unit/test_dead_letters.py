@@ -66,12 +66,12 @@ def test_letters_that_are_near_are_read_together(given: list[DeadLetter], length
         pytest.param("", None, False, id="empty"),
     ],
 )
-def test_the_organization_of_a_dead_letter(key: str, organization: str | None, alone: bool) -> None:
+def test_organization_of_a_dead_letter_follows_from_its_key(key: str, organization: str | None, alone: bool) -> None:
     found = DeadLetter("leads", 0, 0, key, "reason", 0)
     assert (found.organization_id, found.is_of_organization) == (organization, alone)
 
 
-def test_a_dead_letter_holds_no_payload() -> None:
+def test_dead_letter_holds_no_payload() -> None:
     record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
     letter = DeadLetter.of(msgspec.structs.replace(record, offsets=3), Fault("other", found="it is bad"))
     key = f"{crm.ORGANIZATION}:{crm.CONTACT}"
@@ -107,14 +107,14 @@ def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
         pytest.param(None, (4, 8, 1), False, id="no version, in another partition"),
     ],
 )
-def test_what_supersedes(version: int | None, head: tuple[int, ...], expected: bool) -> None:
+def test_dead_letter_is_superseded_by_a_newer_event(version: int | None, head: tuple[int, ...], expected: bool) -> None:
     letter = DeadLetter.of(crm.lead().record(offset=7), Fault("other"), version)
     shown = Head(True, head[0], head[1], head[2] if len(head) > 2 else 0, 0)
     assert is_superseded(letter, shown) is expected
 
 
 @pytest.mark.parametrize("version", [0, -1, 2**53, 10**30])
-def test_a_version_that_is_bad_is_not_known(version: int) -> None:
+def test_version_that_is_bad_is_not_known(version: int) -> None:
     assert DeadLetter.of(crm.lead().record(), Fault("other"), version).version is None
 
 
@@ -140,7 +140,9 @@ def offsets(found: Accepted) -> list[str]:
         pytest.param(accepted(dropped="1-5"), "3", ["3"], "1-2,4-5", id="a dropped one is accepted again"),
     ],
 )
-def test_records_are_accepted(before: Accepted, ranges: str, after: list[str], dropped: str) -> None:
+def test_accepted_ranges_replace_what_they_contain(
+    before: Accepted, ranges: str, after: list[str], dropped: str
+) -> None:
     found = before.accept(Ranges.parse(ranges), TIME + 1, "new")
     assert (offsets(found), str(found.dropped)) == (after, dropped)
     assert found.acceptances[-1] == Acceptance(Ranges.parse(ranges), TIME + 1, "new")
@@ -160,7 +162,7 @@ def test_accepted_records_are_dropped(before: Accepted, ranges: str, after: list
     assert (offsets(found), str(found.dropped)) == (after, dropped)
 
 
-def test_an_acceptance_is_found() -> None:
+def test_acceptance_is_found() -> None:
     found = accepted("1-5", "9", dropped="7")
     assert [found.find(offset) for offset in (0, 5)] == [None, Acceptance(Ranges.parse("1-5"), TIME, "1-5")]
     assert getattr(found.find(7), "dropped", None) is True
@@ -215,13 +217,13 @@ def test_the_text_is_as_short_as_possible(text: str, shortest: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-7", "7-", "9-7", "1,,2", "1-2-3", " ", "+7"])
-def test_wrong_ranges(text: str) -> None:
+def test_wrong_range_raises(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an offset|ends before"):
         Ranges.parse(text)
 
 
 @given(sets, sets)
-def test_they_are_sets(one: set[int], other: set[int]) -> None:
+def test_ranges_behave_like_sets_of_numbers(one: set[int], other: set[int]) -> None:
     a, b = ranges(one), ranges(other)
     assert numbers(Ranges.parse(str(a))) == one
     assert (numbers(a | b), numbers(a - b), numbers(a & b)) == (one | other, one - other, one & other)
@@ -231,7 +233,7 @@ def test_they_are_sets(one: set[int], other: set[int]) -> None:
         assert a.span == (min(one), max(one))
 
 
-async def test_a_text_that_no_broker_can_store_is_not_sent() -> None:
+async def test_text_that_no_broker_can_store_is_not_sent() -> None:
     """The limit of Kafka's protocol, whatever the brokers allow. Nobody listens at this address."""
     nowhere = ProjectorSettings(kafka_bootstrap_servers="127.0.0.1:1")
     text = OffsetAndMetadata(0, "x" * 32_768)

@@ -160,7 +160,7 @@ def test_the_dockerfile_names_no_registry_and_ends_without_root() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_pod_may_do_nothing_that_it_does_not_need(name: str) -> None:
+def test_pod_may_do_nothing_that_it_does_not_need(name: str) -> None:
     """Beside what the Pod Security Standard `restricted` demands. Clouds give rights to accounts, such as to Kafka."""
     program = PROGRAMS[name]
     assert program.container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -209,7 +209,7 @@ def test_ports_are_those_of_the_image_and_the_settings() -> None:
     assert API.container["resources"]["requests"]["cpu"] == API.environment["LEADVIEW_API_WORKERS"], "a core for each"
 
 
-def test_a_pod_is_killed_only_if_it_does_not_turn_and_ready_only_if_it_does_its_work() -> None:
+def test_pod_is_killed_only_if_it_does_not_turn_and_ready_only_if_it_does_its_work() -> None:
     for name, port, turns, works in (
         ("api", "http", "/healthz", "/readyz"),
         ("projector", "metrics", "/livez", "/healthz"),
@@ -221,7 +221,7 @@ def test_a_pod_is_killed_only_if_it_does_not_turn_and_ready_only_if_it_does_its_
         assert resource("base", "Deployment", f"leadview-{name}")["spec"]["progressDeadlineSeconds"] == 3600
 
 
-def test_a_drain_lasts_until_readiness_has_failed_and_ends_before_the_program_is_killed() -> None:
+def test_drain_lasts_until_readiness_has_failed_and_ends_before_the_program_is_killed() -> None:
     drain = float(API.environment["LEADVIEW_API_DRAIN_SECONDS"])
     readiness = API.container["readinessProbe"]
     assert readiness["periodSeconds"] * readiness["failureThreshold"] < drain
@@ -368,7 +368,7 @@ def commit(directory: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_this_version_is_the_same_in_every_place(repository: Path) -> None:
+def test_version_is_the_same_in_every_place(repository: Path) -> None:
     assert (list(problems(repository)), main(["check"], repository)) == ([], 0)
 
 
@@ -403,13 +403,13 @@ def test_what_is_wrong_is_named(repository: Path, path: str, old: str, new: str,
 
 
 @pytest.mark.heavy
-def test_a_tree_with_changes_is_refused(repository: Path) -> None:
+def test_tree_with_changes_is_refused(repository: Path) -> None:
     (repository / "new.txt").touch()
     assert list(problems(repository)) == ["1 files are not committed, such as new.txt: commit or remove them."]
 
 
 @pytest.mark.heavy
-def test_a_version_is_released_once(repository: Path) -> None:
+def test_version_is_released_once(repository: Path) -> None:
     git(repository, "tag", f"v{VERSION}")
     assert list(problems(repository)) == []
     commit(repository)
@@ -418,7 +418,7 @@ def test_a_version_is_released_once(repository: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_context_of_the_image_exists() -> None:
+def test_context_of_the_image_names_existing_files() -> None:
     assert {"requirements.txt", "api", "projector", "schemas", "leadview"} <= set(context_of(ROOT))
     assert all((ROOT / path).exists() for path in context_of(ROOT))
 

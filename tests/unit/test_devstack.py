@@ -51,7 +51,7 @@ leadview_api_requests_total{route="readyz",status="503"} 9.0
 """
 
 
-def test_a_line_says_it_all() -> None:
+def test_line_sums_what_two_readings_show() -> None:
     """Figures are summed over lines, partitions and routes, and what could not be measured is left out. The event with
     an old `time` does not make the freshness old.
     """
@@ -97,7 +97,7 @@ def test_settings_reach_the_processes_but_servers_are_named_by_options(
     assert found.keys() & {"LEADVIEW_REDIS_PASSWORD", "LEADVIEW_KAFKA_SECURITY_PROTOCOL"} == kept
 
 
-def test_an_address_that_is_set_and_not_used_is_told() -> None:
+def test_address_that_is_set_and_not_used_is_told() -> None:
     [note] = unused(USERS, redis_url=None, kafka="k:9092")
     assert note.startswith("LEADVIEW_REDIS_URL is set, but")
 
@@ -112,7 +112,7 @@ def test_an_address_that_is_set_and_not_used_is_told() -> None:
         ),
     ],
 )
-def test_arguments(words: list[str], expected: Arguments) -> None:
+def test_words_become_services(words: list[str], expected: Arguments) -> None:
     assert parse(words) == expected
 
 
@@ -129,7 +129,7 @@ def test_arguments(words: list[str], expected: Arguments) -> None:
         pytest.param(["--sandbox", "--leads", "200"], id="the sandbox with another number of records"),
     ],
 )
-def test_arguments_that_are_refused(words: list[str]) -> None:
+def test_wrong_arguments_of_the_devstack_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(words)
 
@@ -251,7 +251,7 @@ def test_only_one_lead_of_the_sandbox_follows_the_clock_and_its_version_grows() 
     assert (changed.id, changed.version) == (lead.id, lead.version + 1)
 
 
-def test_what_is_shown_around_stays() -> None:
+def test_sample_story_keeps_the_entities_that_are_shown() -> None:
     sample = crm(contacts=3, leads=3)
     story(sample)
     for tenant in sample.tenants:
@@ -291,7 +291,7 @@ def test_the_redis_that_is_installed_is_not_that_of_an_activated_environment(
     assert installed_redis() is None
 
 
-def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing listens there, and to another process: it may belong to a server that starts, or starts again."""
     given = ports.free_port()
     monkeypatch.setattr(ports, "_FIRST", given)
@@ -305,7 +305,7 @@ def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no free port" in done.stderr
 
 
-def test_of_two_that_start_at_once_each_has_its_own_ports() -> None:
+def test_two_stacks_that_start_at_once_have_their_own_ports() -> None:
     """The other one has looked, and listens in a moment."""
     usual = ports.free_port()
     chosen = _port(None, ApiSettings(api_port=usual))

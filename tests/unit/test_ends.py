@@ -78,7 +78,7 @@ async def test_leaders_are_asked_again_while_they_change() -> None:
     assert (len(brokers.asked), brokers.looked) == (3, 2)
 
 
-async def test_a_leader_that_is_not_known_yet_is_looked_for() -> None:
+async def test_leader_that_is_not_known_yet_is_looked_for() -> None:
     brokers = Brokers()
     assert await readable_ends(brokers, [NEW]) == {NEW: READABLE_END}
     assert brokers.looked == 1
@@ -101,7 +101,9 @@ async def test_what_is_refused_is_not_asked_again() -> None:
         pytest.param(None, READABLE_END, None, id="nothing"),
     ],
 )
-async def test_when_a_transaction_began(attributes: int | None, base: int, began_at: int | None) -> None:
+async def test_open_transaction_began_at_its_first_record(
+    attributes: int | None, base: int, began_at: int | None
+) -> None:
     data = b"" if attributes is None else batch([record(0, b"key", b"value")], attributes=attributes, base=base)
     found = await open_transaction(Brokers(data=data), FIRST, READABLE_END, END)
     assert found == OldestTransaction(READABLE_END, END, began_at)

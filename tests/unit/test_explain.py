@@ -66,12 +66,12 @@ KEY = f"{crm.ORGANIZATION}:{crm.LEAD}"
         pytest.param("a:b:c:d", None, id="too many parts"),
     ],
 )
-def test_what_is_asked(text: str, meant: object) -> None:
+def test_text_becomes_a_question(text: str, meant: object) -> None:
     assert question(text) == meant
 
 
 @pytest.mark.parametrize("text", [pytest.param(mint(crm.ORGANIZATION), id="a key"), "Bearer lv_live_x"])
-def test_a_key_itself_must_not_come_here(text: str) -> None:
+def test_key_itself_must_not_come_here(text: str) -> None:
     with pytest.raises(Refused, match="no key belongs here"):
         question(text)
 
@@ -95,7 +95,7 @@ def record(version: int, offset: int = 0, **fields: Any) -> Record:
         pytest.param(crm.tombstone(LEAD).record(6, 1), "tombstone ignored", "wrong", id="tombstone elsewhere"),
     ],
 )
-def test_what_became_of_a_record(given: Record, fate: Fate, state: str) -> None:
+def test_record_has_one_fate(given: Record, fate: Fate, state: str) -> None:
     letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
     [found] = told([given], Projected({LEADS: 10, LEADS._replace(partition=1): 10}, {letter.field: letter}, SHOWN))
     before = 2 if fate == "waits" else 0
@@ -110,13 +110,13 @@ def test_what_became_of_a_record(given: Record, fate: Fate, state: str) -> None:
         pytest.param((4, 3, 5), False, ["older", "replaced or older"], id="older ones unknown"),
     ],
 )
-def test_what_the_records_before_it_exclude(versions: tuple[int, ...], whole: bool, fates: list[Fate]) -> None:
+def test_records_before_another_one_exclude_fates(versions: tuple[int, ...], whole: bool, fates: list[Fate]) -> None:
     records = [record(version, 5 + number) for number, version in enumerate(versions)]
     found = told(records, Projected({LEADS: 10}, {}, SHOWN), whole=whole)
     assert [each.fate for each in found] == ["shown", *fates]
 
 
-def test_a_record_of_which_nothing_is_stored() -> None:
+def test_record_behind_the_position_without_a_value_is_not_stored() -> None:
     assert [each.fate for each in told([record(1, 0)], Projected({LEADS: 10}, {}, None))] == ["not stored"]
 
 
@@ -129,7 +129,7 @@ def test_a_record_of_which_nothing_is_stored() -> None:
         pytest.param(record(2, stage="X" * 999), "$.data.stage", f'"{"X" * 199}… (1,001 characters)', id="long"),
     ],
 )
-def test_a_bad_value_is_shown_only_if_documents_are(given: Record, field: str | None, shown: str) -> None:
+def test_bad_value_is_shown_only_if_documents_are(given: Record, field: str | None, shown: str) -> None:
     found = bad_field(given)
     assert (found and found.path) == field
     about = AboutRecord(given, told([given], Projected({LEADS: 10}, {}, None)), found)
@@ -190,7 +190,7 @@ def test_the_first_check_that_refuses(found: Refusal | None, check: AccessCheck 
     assert found is None or "{} {}".format(*found.answer) == row
 
 
-def test_a_bucket() -> None:
+def test_stored_bucket_shows_what_remains() -> None:
     assert (FREE.quota, FREE.own, FREE.remaining, FREE.wait) == (100, False, 100, 0)
     assert (USED_UP.quota, USED_UP.own, USED_UP.remaining, USED_UP.wait) == (10, True, 0, 0.5)
     assert StoredBucket.of("key", Limit(10, 10), "100/10s", 99_000_000).remaining == 0, "the limit was lowered"
@@ -376,7 +376,7 @@ LOST = Told("crm.leads:0:8", 4, 0, "not stored")
         pytest.param(about_lead(SHOWN, refused=Refusal("access off")), "shown", "wrong", "gets 403", id="no access"),
     ],
 )
-def test_what_is_known_of_a_lead(found: Answer, kind: str, state: str, said: str) -> None:
+def test_answer_about_a_lead_says_what_is_known(found: Answer, kind: str, state: str, said: str) -> None:
     assert (found.kind, found.state) == (kind, state)
     assert said in found.verdict
 
@@ -409,7 +409,7 @@ def test_what_could_not_be_read_in_time_is_not_known(found: str) -> None:
     assert "never" not in found
 
 
-def test_a_note_says_where_records_of_an_organization_were_looked_for() -> None:
+def test_note_says_where_records_of_an_organization_were_looked_for() -> None:
     organization = StoredOrganization(crm.ORGANIZATION, "", None, True, [], None, None)
     about = AboutOrganization(organization, [], Published([], all=False))
     assert "but not all of them in time" in answer(about, "crm.", show_documents=False).note

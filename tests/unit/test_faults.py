@@ -120,9 +120,7 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
         ),
     ],
 )
-def test_a_reason_names_the_field_the_allowed_values_and_the_event(
-    message: crm.Message, reason: str, kind: str
-) -> None:
+def test_reason_names_the_field_the_allowed_values_and_the_event(message: crm.Message, reason: str, kind: str) -> None:
     found = fault_in(message.record())
     assert (words.fault(found), found.label) == (reason, kind)
     assert SECRET not in str(found)
@@ -191,7 +189,7 @@ def test_a_reason_names_the_field_the_allowed_values_and_the_event(
         pytest.param(Fault("other", found="something else"), "other", "something else", id="other"),
     ],
 )
-def test_what_a_fault_is_counted_as_and_its_words(fault: Fault, label: Label, said: str) -> None:
+def test_fault_has_its_label_and_its_words(fault: Fault, label: Label, said: str) -> None:
     assert (fault.label, words.fault(fault)) == (label, said)
 
 
@@ -239,7 +237,7 @@ def test_every_kind_has_words_and_a_label(kind: FaultKind) -> None:
         pytest.param(crm.lead(1, attribution={"a": [0] * 1001}), "$.data.attribution", "", [], id="a limit"),
     ],
 )
-def test_a_fault_has_path_expectation_and_allowed_values(
+def test_fault_has_path_expectation_and_allowed_values(
     message: crm.Message, path: str, expected: str, allowed: list[str]
 ) -> None:
     fault = fault_in(message.record())
@@ -261,7 +259,7 @@ def test_the_version_is_kept_as_far_as_it_can_be_read(message: crm.Message, vers
     assert raised.value.version == version
 
 
-def test_an_explanation_needs_no_value() -> None:
+def test_explanation_needs_no_value() -> None:
     problem = Fault("unreadable_batch")
     assert fault_in(Record("crm.leads", 0, 0, 0, None, None, (), resources.LEAD, problem)) == problem
 
@@ -284,7 +282,7 @@ def test_every_field_has_words_for_what_is_expected(kind: resources.Kind) -> Non
         pytest.param("", "python -m projector run", id="not known"),
     ],
 )
-def test_a_command_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, command: str) -> None:
+def test_command_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, command: str) -> None:
     monkeypatch.setattr("sys.argv", [called, "status"])
     assert words.as_called("run") == command
 
@@ -341,7 +339,7 @@ def test_no_field_of_the_examples_is_unknown(type_: str) -> None:
     assert unknown_fields(Record("t", 0, 0, 0, b"", orjson.dumps(examples()[type_]), (), kind)) == []
 
 
-def test_unknown_headers() -> None:
+def test_unknown_header_close_to_a_known_one_is_named() -> None:
     most = ["ce_specversion", "ce_id", "ce_source", "ce_type", "content-type"]
     assert [fault.path for fault in unknown_headers([*most, "ce_tiem", "tiem"])] == ["headers.ce_tiem"]
     assert unknown_headers([*most, "ce_time", "ce_tiem", "ce_traceparent"]) == []

@@ -71,13 +71,13 @@ def fetched(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("first", [0, 1])
-def test_good_records(codec: int, first: int) -> None:
+def test_batches_in_each_codec_are_unpacked(codec: int, first: int) -> None:
     records, after = unpack(batch(THREE, codec=codec) + batch(THREE, codec=codec, base=3), first)
     assert ([record.offset for record in records], after) == (list(range(first, 6)), 6)
     assert records[-1] == Record(TOPIC, 0, 5, 0, b"key 2", b"value", (("ce_id", None), ("ce_type", b"x")), LEAD)
 
 
-def test_an_incomplete_batch_at_the_end_is_left_for_the_next_fetch() -> None:
+def test_incomplete_batch_at_the_end_is_left_for_the_next_fetch() -> None:
     data, by = batch(THREE) + batch(THREE, base=3)[:-1], unpacker()
     for _ in range(4):  # it never counts as one whose checksum is wrong
         records, after = unpack(data, by=by)
@@ -145,7 +145,7 @@ def test_headers_and_values_that_are_good(
     ],
 )
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_a_bad_record_between_good_ones(bad: bytes, problem: str, codec: int) -> None:
+def test_bad_record_between_good_ones_leaves_them_good(bad: bytes, problem: str, codec: int) -> None:
     records, after = unpack(batch([THREE[0], bad, THREE[2]], codec=codec if len(bad) < 1e7 else NONE))
     assert ([found.offset for found in records], after) == ([0, 1, 2], 3)
     assert (records[0].problem, records[1].value, records[2].key) == (None, None, b"key 2")
@@ -155,7 +155,7 @@ def test_a_bad_record_between_good_ones(bad: bytes, problem: str, codec: int) ->
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD, 5, 7])
 @pytest.mark.parametrize("content", [b"", b"\x00", b"garbage" * 10, bytes(1000), b"\x82SNAPPY\x00" + b"\xff" * 100])
-def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None:
+def test_batch_that_cannot_be_decompressed_is_one_bad_record(codec: int, content: bytes) -> None:
     """The batches around it are read. One dead letter stands for all of its records."""
     bad = batch(THREE, attributes=codec, compressed=content, base=3)
     records, after = unpack(batch(THREE) + bad + batch(THREE, base=6))
@@ -206,7 +206,7 @@ def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
         pytest.param(1, MAX_BATCH_BYTES, id="batches that are too large to be decompressed cost as much"),
     ],
 )
-def test_a_poll_is_limited_by_bytes(count: int, size: int) -> None:
+def test_poll_is_limited_by_bytes(count: int, size: int) -> None:
     large = [record(offset, b"k", bytes(size)) for offset in range(count)]
     found = polls(b"".join(batch(large, codec=ZSTD, base=count * number) for number in range(20)), unpacker(), 5000)
     assert all(len(records) <= MAX_POLL_BYTES // size for records in found)
@@ -220,7 +220,7 @@ def test_a_poll_is_limited_by_bytes(count: int, size: int) -> None:
         pytest.param(0.0, 5000, [3, 3, 3, 3, 3, 0], id="its time is over: the batch that it has begun"),
     ],
 )
-def test_a_poll_is_limited_by_records_and_by_time(
+def test_poll_is_limited_by_records_and_by_time(
     monkeypatch: pytest.MonkeyPatch, seconds: float, most: int, lengths: list[int]
 ) -> None:
     monkeypatch.setattr(batches, "LONGEST_SECONDS", seconds)
@@ -228,7 +228,7 @@ def test_a_poll_is_limited_by_records_and_by_time(
     assert [len(records) for records in polls(data, unpacker(), most)] == lengths
 
 
-def test_a_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
+def test_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
     data, by = bytearray(batch(THREE) + batch(THREE, base=3)), unpacker()
     data[-1] ^= 1
     for _ in range(2):
@@ -239,7 +239,7 @@ def test_a_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
     assert (records[3].offset, records[3].offsets, after) == (3, 3, 6)
 
 
-def test_a_batch_without_a_header_is_an_error_of_kafka() -> None:
+def test_batch_without_a_header_is_an_error_of_kafka() -> None:
     """Nothing says where the next batch begins."""
     with pytest.raises(CorruptRecordException):
         unpack(batch(THREE) + struct.pack(">qi", 3, 1) + b"x")
@@ -262,7 +262,7 @@ def test_what_brokers_before_kafka_011_have_stored() -> None:
         pytest.param([2, 1, 0], [(2, 1), (2, 1)], id="back after the last one"),
     ],
 )
-def test_offsets_that_are_not_in_order(offsets: list[int], expected: list[tuple[int, int]]) -> None:
+def test_offsets_that_are_not_in_order_become_a_bad_record(offsets: list[int], expected: list[tuple[int, int]]) -> None:
     """No record is lost silently, and none gets the coordinates of another one."""
     records, after = unpack(batch([record(offset, b"k", b"v") for offset in offsets]) + batch(THREE, base=3))
     assert [(found.offset, found.offsets) for found in records] == [*expected, (3, 1), (4, 1), (5, 1)]
@@ -347,7 +347,7 @@ def test_records_are_as_many_as_the_header_promises(
         assert after == max(first, last + 1)
 
 
-def test_a_dead_letter_without_an_offset_of_its_own_is_in_the_poll_of_the_last_record() -> None:
+def test_dead_letter_without_an_offset_of_its_own_is_in_the_poll_of_the_last_record() -> None:
     """Otherwise the next poll would seem to go back, as if the partition had been cut off."""
     found = polls(promised(b"".join(THREE), 4, 2), unpacker(), 3)
     assert [[record.offset for record in records] for records in found] == [[0, 1, 2, 2], []]
@@ -360,7 +360,7 @@ def test_a_dead_letter_without_an_offset_of_its_own_is_in_the_poll_of_the_last_r
         pytest.param(THREE[0] + _HUGE + THREE[1] + THREE[2], id="a record of 2**63 bytes"),
     ],
 )
-def test_a_wrong_length_ends_the_batch(content: bytes) -> None:
+def test_wrong_length_ends_the_batch(content: bytes) -> None:
     """One dead letter stands for this record and those behind it, because nothing says where they begin."""
     records, after = unpack(batch(THREE, compressed=content) + batch(THREE, base=3))
     assert [(found.offset, found.offsets) for found in records] == [(0, 1), (1, 2), (3, 1), (4, 1), (5, 1)]
@@ -369,7 +369,7 @@ def test_a_wrong_length_ends_the_batch(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(("time", "expected"), [(-5, 0), (2**62, 2**48 - 1), (1234, 1234)])
-def test_times_of_records(time: int, expected: int) -> None:
+def test_time_of_a_record_is_limited_to_48_bits(time: int, expected: int) -> None:
     records, _ = unpack(batch([record(0, b"k", b"v", time=time), record(1, b"k", bytes(9000), time=time)]))
     assert [found.timestamp for found in records] == [expected, expected]
 
@@ -387,7 +387,9 @@ ABORT = record(0, b"\0\0\0\0", None)
         pytest.param(0, b"\x02\x00", [], 6, id="a marker that cannot be read"),
     ],
 )
-def test_transactions(attributes: int, content: bytes, aborted: list[tuple[int, int]], kept: int) -> None:
+def test_marker_ends_only_its_transaction(
+    attributes: int, content: bytes, aborted: list[tuple[int, int]], kept: int
+) -> None:
     """Markers are skipped whatever they contain."""
     before = batch(THREE, attributes=attributes, producer=7)
     marker = batch([content], attributes=TRANSACTIONAL | CONTROL, producer=7, base=3)
@@ -544,7 +546,7 @@ async def test_another_broker_is_asked_about_topics_if_one_is_not_there() -> Non
 
 
 @pytest.mark.parametrize("brokers", [pytest.param([1, 2], id="all are dead"), pytest.param([], id="none is known")])
-async def test_no_broker_can_be_asked_about_topics(brokers: Sequence[int]) -> None:
+async def test_topics_without_a_broker_are_unavailable(brokers: Sequence[int]) -> None:
     with pytest.raises(Unavailable):
         await present(Mortal(brokers, dead=brokers), [TOPIC])
 
@@ -557,7 +559,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def test_what_answers_knows_no_request_of_kafka() -> None:
+async def test_server_that_is_no_kafka_is_named() -> None:
     async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
         at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match=f"what answers at {at} is not Kafka 0.11 or later"):

@@ -158,7 +158,7 @@ def test_the_example_of_a_record_is_valid() -> None:
         pytest.param(503, {"Retry-After"}, id="unavailable"),
     ],
 )
-def test_headers_of_each_answer(status: int, headers: set[str]) -> None:
+def test_description_of_each_answer_has_its_headers(status: int, headers: set[str]) -> None:
     expected = headers | {"X-Request-Id", "Cache-Control"}
     for method in ("get", "head"):
         assert answer(LEADS, method, status)["headers"].keys() == expected
@@ -183,7 +183,7 @@ def test_what_is_described_is_what_the_api_raises() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "bench/README.md", "docs/capacity.md"])
-def test_a_page_shows_the_figures_of_the_results(name: str) -> None:
+def test_page_shows_the_figures_of_the_results(name: str) -> None:
     wanted = pages.pages(outcome.read(ROOT / "bench" / "results.json"))[ROOT / name]
     assert (ROOT / name).read_text("utf-8") == wanted, "run `python -m bench.pages`"
 

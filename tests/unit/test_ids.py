@@ -28,7 +28,7 @@ class OnlyEvents(msgspec.Struct):
     events: list[RequestedEvent]
 
 
-def test_ids_that_are_in_a_list_alone() -> None:
+def test_wrong_id_in_a_list_is_found() -> None:
     ids = Ids(OnlyEvents)
     assert ids
     assert ids.wrong(OnlyEvents([RequestedEvent(id=NOT_AN_ID)])) == "events[0].id"

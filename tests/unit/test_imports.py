@@ -58,7 +58,7 @@ def roots(path: Path) -> set[str]:
         pytest.param("docs", {"docs", "schemas"}, id="what is generated follows from the contracts"),
     ],
 )
-def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:
+def test_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:
     paths = [ROOT / package] if package.endswith(".py") else files(package)
     wrong = {path.name: found for path in paths if (found := roots(path) & OURS - allowed)}
     assert wrong == {}
@@ -86,7 +86,7 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
         ("schemas", "aiokafka", None),
     ],
 )
-def test_a_library_is_imported_in_one_place_only(
+def test_library_is_imported_in_one_place_only(
     package: str, library: str, modules: str | tuple[str, ...] | None
 ) -> None:
     importers = {str(path.relative_to(ROOT / package)) for path in files(package) if library in roots(path)}
@@ -101,7 +101,7 @@ def test_the_api_imports_no_private_part_of_uvicorn() -> None:
 
 
 @pytest.mark.parametrize("package", [*PRODUCT, "docs"])
-def test_nothing_imports_upwards(package: str) -> None:
+def test_modules_of_a_package_import_in_no_circle(package: str) -> None:
     """The modules of a package can be put in an order in which each one imports only modules before it."""
     found = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -128,7 +128,7 @@ def test_no_room_of_the_projector_imports_a_later_one() -> None:
     assert {path.parent.name for path in files("projector")} == {"projector", *ROOMS}
 
 
-def test_contracts_are_pure() -> None:
+def test_contracts_import_no_clock_no_file_and_no_network() -> None:
     """No clock, no files, no network."""
     impure = {"asyncio", "io", "os", "pathlib", "socket", "time", "logging"}
     contracts = "api_keys base62 documents events fields gcra layouts names examples redis_url"
@@ -157,7 +157,7 @@ def sentences(source: ast.Module) -> Iterator[str]:
                 ignored.add(node.value)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "defect"))):
                 ignored |= set(ast.walk(node))
-            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "Unavailable" | "TypeError")):
+            case ast.Call(func=ast.Name(id="Fault" | "of_header" | "TypeError")):
                 ignored |= set(ast.walk(node))
     for node in ast.walk(source):
         match node:
@@ -165,6 +165,21 @@ def sentences(source: ast.Module) -> Iterator[str]:
                 "[A-Za-z]{2,} [a-z]+ [a-z]{2,}", text
             ):
                 yield f"line {node.lineno}: {text}"
+
+
+REASONED = {"Conflict", "Denied", "Refused", "SessionEnded", "Unavailable"}
+
+
+def reasons_in_words(source: ast.Module) -> Iterator[str]:
+    """The errors that are given a text in place of a `projector.reason` or a `projector.problem`, also one in three
+    words or fewer.
+    """
+    for node in ast.walk(source):
+        match node:
+            case ast.Call(func=function, args=[ast.Constant() | ast.JoinedStr() | ast.BinOp(), *_]) if REASONED & {
+                name.id for name in ast.walk(function) if isinstance(name, ast.Name)
+            }:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
 def lists_of_kinds(source: ast.Module) -> Iterator[str]:
@@ -193,6 +208,13 @@ def lists_of_kinds(source: ast.Module) -> Iterator[str]:
             id="a line makes no words",
         ),
         pytest.param(
+            files("projector"),
+            reasons_in_words,
+            'raise Refused(f"{a} is gone")\nraise (Denied if a else Unavailable)("no")\nraise Refused(str(error))',
+            "give it a kind in projector/reason.py, and say it in projector/words.py",
+            id="what runs refuses nothing in words",
+        ),
+        pytest.param(
             # A resource that is added would be missing there.
             files(*PRODUCT, "bench", "devstack"),
             lists_of_kinds,
@@ -202,7 +224,7 @@ def lists_of_kinds(source: ast.Module) -> Iterator[str]:
         ),
     ],
 )
-def test_what_is_written_elsewhere(
+def test_source_does_not_say_what_is_written_elsewhere(
     paths: list[Path], found_in: Callable[[ast.Module], Iterator[str]], wrong: str, advice: str
 ) -> None:
     found = [f"{path.relative_to(ROOT)} {each}" for path in paths for each in found_in(tree(path))]

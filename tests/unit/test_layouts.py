@@ -47,11 +47,11 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.job_lock("erase", ORGANIZATION), b"lv3:task:" + TAG[3:] + b":erase", id="lock of a job"),
     ],
 )
-def test_name_of_a_key(name: bytes, expected: bytes) -> None:
+def test_name_of_a_key_begins_with_the_prefix(name: bytes, expected: bytes) -> None:
     assert (name, name[: len(names.PREFIX)]) == (expected, names.PREFIX)
 
 
-def test_names_of_fields() -> None:
+def test_field_name_has_topic_partition_and_offset() -> None:
     found = names.position("crm.leads", 3), names.dead_letter("crm.leads", 3, 42), names.target("crm.leads", 3)
     assert found == ("crm.leads:3", "crm.leads:3:42", "target:crm.leads:3")
 
@@ -97,7 +97,7 @@ def test_patterns_find_what_they_say_and_nothing_else(given_arguments: tuple[str
 
 
 @given(arguments)
-def test_a_name_of_a_document_is_read_back(given_arguments: tuple[str, GenerationId, str, str]) -> None:
+def test_name_of_a_document_is_read_back(given_arguments: tuple[str, GenerationId, str, str]) -> None:
     organization_id, generation, entity_id, _ = given_arguments
     found = [names.IN_GENERATION.fullmatch(name) for name in all_names(*given_arguments)]
     assert found[:5] == [None] * 5
@@ -108,7 +108,7 @@ def test_a_name_of_a_document_is_read_back(given_arguments: tuple[str, Generatio
 
 
 @given(uuids, uuids)
-def test_an_id_comes_back_from_each_form(text: str, other: str) -> None:
+def test_id_comes_back_from_each_form(text: str, other: str) -> None:
     short, organization = names.short_id(text), names.organization(text)
     assert (len(short), names.long_id(short)) == (22, text)
     assert (names.short_ids([text, other]), names.short_ids([])) == ([short, names.short_id(other)], [])
@@ -127,7 +127,7 @@ def test_documents_fit_the_size_class_they_are_made_for() -> None:
         pytest.param(names.HOME, 2466, id="ledger"),
     ],
 )
-def test_slot_of_a_tag(tag: bytes, slot: int) -> None:
+def test_slot_of_a_tag_is_that_of_redis(tag: bytes, slot: int) -> None:
     assert names.tag_slot(tag) == slot
 
 
@@ -144,7 +144,7 @@ def test_every_slot_has_a_short_tag() -> None:
         pytest.param(names.rebuild(generation(3)), b"lv3{17}:rebuild:3.Test00", id="a rebuild's"),
     ],
 )
-def test_the_copy_of_a_ledger(ledger: bytes, expected: bytes) -> None:
+def test_name_of_a_copy_has_its_tag(ledger: bytes, expected: bytes) -> None:
     assert (names.copy(ledger, b"17"), names.copy(ledger, names.HOME)) == (expected, ledger)
 
 
@@ -170,7 +170,7 @@ def head(state: bytes, version: int, offset: int, partition: int, time: int) -> 
         pytest.param(write_head(b"L", 1, 2, 3, -1), Head(True, 1, 2, 3, 0), id="a time before 1970, as Kafka allows"),
     ],
 )
-def test_read_head(value: bytes, expected: Head) -> None:
+def test_head_of_a_value_is_read(value: bytes, expected: Head) -> None:
     assert read_head(value) == expected
 
 
@@ -191,13 +191,13 @@ def test_sections_follow_each_other() -> None:
 
 
 @given(st.binary(), st.binary())
-def test_content_hash(one: bytes, other: bytes) -> None:
+def test_content_hash_differs_with_the_content(one: bytes, other: bytes) -> None:
     assert len(content_hash(one)) == layouts.HASH_BYTES
     assert content_hash(one) != layouts.NO_CONTACT
     assert (content_hash(one) == content_hash(other)) is (one == other)
 
 
-def test_a_content_hash_is_exact_as_the_score_of_a_sorted_set() -> None:
+def test_content_hash_is_exact_as_the_score_of_a_sorted_set() -> None:
     largest = int.from_bytes(b"\xff" * layouts.HASH_BYTES, "little")
     assert int(struct.unpack("<d", struct.pack("<d", largest))[0]) == largest
 

@@ -155,13 +155,13 @@ def test_the_json_schema_says_the_same(message: Message, _: str) -> None:
     assert not is_valid(message)
 
 
-def test_a_dead_letter_is_small() -> None:
+def test_dead_letter_is_small() -> None:
     record = msgspec.structs.replace(crm.lead().record(), key=b"\xff" * 20_000_000)
     letter = DeadLetter.of(record, Fault("not_valid", "$.data.stage", found="x" * 500))
     assert len(msgspec.json.encode(letter)) < 4000
 
 
-def test_a_defect_of_the_program_makes_a_dead_letter(
+def test_defect_of_the_program_makes_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its value is not in the reason, and not in the log."""
@@ -194,7 +194,7 @@ def test_any_record_is_good_or_bad(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.heavy
 @given(message=st.sampled_from(VALID), value=TREES)
-def test_any_json(message: Message, value: object) -> None:
+def test_any_json_that_exceeds_a_limit_is_bad(message: Message, value: object) -> None:
     """Encoded by msgspec: orjson refuses integers of more than 64 bits."""
     assert check(msgspec.structs.replace(message, value=msgspec.json.encode(value))) == "bad"
 

@@ -180,7 +180,9 @@ def test_what_takes_long_is_limited(part: bytes, most: int, what: str) -> None:
     ],
 )
 @pytest.mark.parametrize(("part", "most", "what"), LIMITS)
-def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, after: bytes) -> None:
+def test_counted_part_inside_a_text_is_not_counted(
+    part: bytes, most: int, what: str, before: bytes, after: bytes
+) -> None:
     """Not even as many as there is room for. What comes behind the texts still counts."""
     text = before + part.replace(b'"', b"") * 20 + after  # fewer texts than are allowed
     value = b",".join([text] * (MAX_RECORD_BYTES // (len(text) + 1)))

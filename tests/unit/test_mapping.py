@@ -100,7 +100,7 @@ NOTHING: Json = {
         )
     ],
 )
-def test_fields_of_a_lead(fields: Json, expected: Json) -> None:
+def test_lead_has_every_field_in_order(fields: Json, expected: Json) -> None:
     """Every field but `source` is always there, and all are in the order of the Struct."""
     found = orjson.loads(lead_body(**fields))
     assert found == NOTHING | expected
@@ -135,7 +135,7 @@ FIELDS = {"text": "ü\0", "whole": 3, "part": 0.5, "yes": True, "cleared": None,
         pytest.param({"created_at": crm.at(60)}, {"created_at": crm.at(60)}, id="times"),
     ],
 )
-def test_fields_of_a_contact(fields: Json, expected: Json) -> None:
+def test_contact_has_every_field_in_order(fields: Json, expected: Json) -> None:
     nothing: Json = {
         "id": crm.CONTACT,
         "organization_id": crm.ORGANIZATION,
@@ -213,7 +213,7 @@ def test_both_hashes_follow_the_content() -> None:
         pytest.param(crm.tombstone(resources.API_KEY), DeleteApiKey, b"T", id="an API key, by a tombstone"),
     ],
 )
-def test_deletes(message: Message, kind: type, state: bytes) -> None:
+def test_delete_of_a_kind_becomes_its_intent(message: Message, kind: type, state: bytes) -> None:
     intent = intent_of(message)
     assert isinstance(intent, kind)
     assert (intent.value if isinstance(intent, DeleteDocument) else getattr(intent, "head", b"")).startswith(state)
@@ -242,7 +242,7 @@ def test_the_head_says_which_event_it_was() -> None:
         ),
     ],
 )
-def test_access_of_an_organization(fields: dict[str, Any], access: list[int]) -> None:
+def test_organization_has_its_access_and_limits(fields: dict[str, Any], access: list[int]) -> None:
     found = intent_of(crm.organization(**fields)).access
     assert [int(found[:1]), *(int.from_bytes(found[n : n + 4], "little") for n in (1, 5, 9, 13))] == access
 
@@ -258,7 +258,7 @@ def test_access_of_an_organization(fields: dict[str, Any], access: list[int]) ->
         pytest.param({"status": "revoked", "expires_at": crm.at(60)}, b"R", crm.at_ms(60), id="revoked, and expires"),
     ],
 )
-def test_validity_of_an_api_key(fields: dict[str, Any], state: bytes, expiry: int) -> None:
+def test_api_key_has_its_status_and_expiry(fields: dict[str, Any], state: bytes, expiry: int) -> None:
     intent = intent_of(crm.api_key(hash=crm.key_hash(1).upper(), **fields))
     assert isinstance(intent, PutApiKey)
     assert (intent.hash, intent.validity) == (crm.key_hash(1), state + expiry.to_bytes(6, "little"))

@@ -74,7 +74,7 @@ def test_health_and_life_are_told_apart(port: Port, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/", "/anything"])
-def test_metrics(port: Port, path: str) -> None:
+def test_any_path_of_metrics_returns_the_registry(port: Port, path: str) -> None:
     status, headers, body = port.get(path)
     assert (status, headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
     assert b"scraped_total 7.0\n" in body
@@ -120,7 +120,7 @@ def test_every_address_is_of_ipv4_and_of_ipv6(monkeypatch: pytest.MonkeyPatch) -
         assert listener.family == socket.AF_INET, "where the system has no IPv6"
 
 
-def test_close() -> None:
+def test_closed_server_refuses_connections() -> None:
     port = Port()
     assert port.get("/healthz")[0] == 200
     port.server.close()

@@ -219,7 +219,7 @@ NO_PROJECTORS = TROUBLES[DEAD]
 
 
 @pytest.mark.heavy
-def test_a_trouble_alerts_for_the_installation_that_has_it(tmp_path: Path) -> None:
+def test_trouble_alerts_for_the_installation_that_has_it(tmp_path: Path) -> None:
     """What has ever fired before, in and after the trouble of each installation. Any of the labels tells them apart,
     and one may have none. An outage pages within two minutes.
     """
@@ -268,7 +268,7 @@ def test_labels_and_runbook_can_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_prometheus_that_has_never_seen_leadview_says_so(tmp_path: Path) -> None:
+def test_prometheus_that_has_never_seen_leadview_says_so(tmp_path: Path) -> None:
     fired = 'ALERTS{alertstate="firing"}'
     evaluate(
         tmp_path,
@@ -293,7 +293,7 @@ def test_a_prometheus_that_has_never_seen_leadview_says_so(tmp_path: Path) -> No
 
 
 @pytest.mark.heavy
-def test_a_budget_that_is_used_up_slowly_is_a_ticket(tmp_path: Path) -> None:
+def test_budget_that_is_used_up_slowly_is_a_ticket(tmp_path: Path) -> None:
     """For 16 hours, four of 1,000 requests fail, and two minutes of 40 are not fresh. Six hours later, all is silent.
     Metrics are scraped every two minutes.
     """

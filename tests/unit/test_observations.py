@@ -128,7 +128,9 @@ def taken(now: float, kafka: KafkaPart | None, redis: RedisPart | None, **times:
         pytest.param(taken(0, kafka(topics=[topic(exists=False)]), redis({})), {}, None, id="no topic"),
     ],
 )
-def test_lag_and_age(given: Taken, lags: dict[Partition, int] | None, complete_until: int | None) -> None:
+def test_lag_and_age_follow_from_the_positions(
+    given: Taken, lags: dict[Partition, int] | None, complete_until: int | None
+) -> None:
     assert (given.found.lags, given.found.complete_until) == (lags, complete_until)
 
 
@@ -214,7 +216,7 @@ def kinds(lasting: Lasting, given: Taken, *lines: Line) -> list[str]:
         pytest.param(taken(UNKNOWN_SECONDS + 1, None, None), ["redis_unknown", "kafka_unknown"], id="unknown"),
     ],
 )
-def test_problems_of_the_servers(given: Taken, expected: list[str]) -> None:
+def test_server_that_cannot_be_read_for_a_while_is_a_problem(given: Taken, expected: list[str]) -> None:
     """What cannot be read is one when that has lasted, counted from when it was read last."""
     lasting = Lasting(0.0, 6.0)
     assert kinds(lasting, given) == expected
@@ -222,7 +224,7 @@ def test_problems_of_the_servers(given: Taken, expected: list[str]) -> None:
     assert kinds(lasting, taken(101, None, None)) == []
 
 
-def test_a_line_that_does_not_advance() -> None:
+def test_line_that_does_not_advance_is_a_problem() -> None:
     lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
     waiting = kafka(5, 7), redis({FIRST: 3, SECOND: 7})
     assert [kinds(lasting, taken(now, *waiting), line) for now in (0, STUCK_SECONDS)] == [[], []]
@@ -256,7 +258,7 @@ def test_one_partition_that_does_not_advance_while_others_do() -> None:
         pytest.param([writer({"documents": 0}, role="rebuild")], [], id="not known before the first heartbeat"),
     ],
 )
-def test_partitions_that_belong_to_nobody(writers: list[Writer], expected: list[str]) -> None:
+def test_partitions_that_belong_to_nobody_are_a_problem(writers: list[Writer], expected: list[str]) -> None:
     """Kafka takes longer than the usual time to assign them again if its sessions last longer."""
     lasting, line = Lasting(0.0, UNOWNED_SECONDS), Line()
     parts = kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers)
@@ -334,7 +336,7 @@ def test_each_problem_is_logged_when_it_begins_and_when_it_has_ended(caplog: pyt
     assert [vars(record)["problem"] for record in caplog.records] == ["redis_full"] * 2
 
 
-def test_an_event_loop_that_stands_still() -> None:
+def test_event_loop_that_stands_still_is_unhealthy() -> None:
     """The threads of the metrics server see it. Nothing of Redis or Kafka is asked."""
     watch = Watch(ProjectorSettings(), [])
     assert watch.live().healthy
@@ -348,7 +350,7 @@ def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
     assert msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness) == Freshness("run", 5, 4)
 
 
-def test_a_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_take(
+def test_work_that_fails_again_and_again_is_a_problem_however_long_a_turn_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("projector.liveness._QUIET_SECONDS", 0.0)
@@ -382,12 +384,12 @@ def held(since: int, seen: float, *, doubtful: bool = False) -> Held:
         pytest.param(held(1_000_000, 0, doubtful=True), False, True, id="its time is in the future"),
     ],
 )
-def test_which_transaction_has_been_open_for_longer_than_usual(given: Held, lasts: bool, may_last: bool) -> None:
+def test_transaction_lasts_when_it_is_open_for_longer_than_usual(given: Held, lasts: bool, may_last: bool) -> None:
     now = 1_000_000
     assert (given.lasts(now), given.may_last(now)) == (lasts, may_last)
 
 
-def test_a_line_behind_an_open_transaction_is_neither_late_nor_stuck() -> None:
+def test_line_behind_an_open_transaction_is_neither_late_nor_stuck() -> None:
     """What it could apply in another partition still counts, and so does everything in lag and age."""
     lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
     given = taken(0, kafka(7, 9), redis({FIRST: 5, SECOND: 9}), _0=800)
@@ -423,7 +425,7 @@ def test_the_age_of_the_oldest_transaction_of_each_topic_is_a_metric() -> None:
         pytest.param(Denied("GroupAuthorizationFailedError: leadview"), True, id="a right is missing"),
     ],
 )
-def test_a_step_that_is_refused_is_said_at_once(error: Unavailable, is_said: bool) -> None:
+def test_step_that_is_refused_is_said_at_once(error: Unavailable, is_said: bool) -> None:
     health, work = LineHealth("documents"), WorkHealth("jobs")
     health.failed(error)
     work.failed(str(error), denied=isinstance(error, Denied))

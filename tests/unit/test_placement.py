@@ -21,7 +21,7 @@ def looked(placement: Placement, partition: int, now: float, *, age: float = 0.0
     placement.look({Partition("crm.leads", partition): record}, counts, now)  # type: ignore[arg-type]
 
 
-def test_a_topic_is_named_for_ten_minutes() -> None:
+def test_topic_is_named_for_ten_minutes() -> None:
     placement = Placement()
     looked(placement, RIGHT, 100.0)
     assert placement.misplaced(100.0) == []

@@ -126,7 +126,7 @@ WELL = survey(redis(), kafka())
         pytest.param(survey(redis(memory=Memory(90, 0, "volatile-lru")), kafka()), id="evicts only what expires"),
     ],
 )
-def test_all_is_well(found: Observation) -> None:
+def test_state_without_problems_is_well(found: Observation) -> None:
     assert headline(wrong(found)) == "all is well"
 
 
@@ -377,7 +377,7 @@ NOT_OURS = "not a projector of this installation, and a member of its consumer g
         ),
     ],
 )
-def test_members_of_the_consumer_group_that_no_heartbeat_knows(found: Observation, said: list[str]) -> None:
+def test_member_of_the_group_that_no_heartbeat_knows_is_a_problem(found: Observation, said: list[str]) -> None:
     assert [problem.what for problem in wrong(found)] == said
 
 
@@ -407,7 +407,7 @@ def test_the_page_of_what_a_projector_says() -> None:
     assert found == ["runbook.md#no_step", "runbook.md#leadviewproblem"]
 
 
-def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
+def test_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
     halted = projector(
         RUNNING | {"documents": "halted"},
@@ -496,7 +496,7 @@ def test_what_is_wrong_with_a_partition_stands_in_its_row(changed: dict[str, Any
     assert row.endswith(said or "0 - - -")
 
 
-def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
+def test_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
     found = [survey(redis(projector(age_ms=age), empty=True), kafka()) for age in (9000, 100)]
     assert ["LEADVIEW_REDIS_URL" in wrong(each)[0].advice for each in found] == [True, False]
 
@@ -518,7 +518,7 @@ def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
         ),
     ],
 )
-def test_shards_are_named(filled: tuple[bool, ...], said: str, advised: str) -> None:
+def test_shard_that_is_not_complete_is_named(filled: tuple[bool, ...], said: str, advised: str) -> None:
     [problem] = wrong(survey(troubled.shards(*filled), kafka()))
     assert (problem.what, problem.advice[: len(advised)]) == (said, advised)
 
@@ -535,7 +535,7 @@ def test_shards_are_named(filled: tuple[bool, ...], said: str, advised: str) -> 
         pytest.param((projector(age_ms=9000),), True, "", id="without projectors, that is the problem"),
     ],
 )
-def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: bool, said: str) -> None:
+def test_generation_that_nobody_writes_is_named(writers: tuple[Writer, ...], complete: bool, said: str) -> None:
     state = control.state_of(1, 1, 2)
     record = control.record_of(state, {LEADS: 5}, filled=(1, 2) if complete else (1,))
     found = survey(redis(*writers, control=record), kafka())
@@ -677,7 +677,7 @@ SILENT = ["silent for 9 s"]
         ),
     ],
 )
-def test_notes(found: Observation, said: list[str]) -> None:
+def test_notes_are_said_once_and_are_no_problems(found: Observation, said: list[str]) -> None:
     """They are no problems. A projector that was replaced is forgotten."""
     assert [str(note)[: len(text)] for note, text in zip_longest(notes(found), said, fillvalue="")] == said
 
@@ -690,7 +690,7 @@ def test_notes(found: Observation, said: list[str]) -> None:
         pytest.param(2, ["few_projectors"], id="fewer"),
     ],
 )
-def test_projectors_that_are_expected(expected: int, kinds: list[str]) -> None:
+def test_fewer_projectors_than_expected_are_a_problem(expected: int, kinds: list[str]) -> None:
     assert [it.kind for it in problems(msgspec.structs.replace(WELL, expected=expected))] == kinds
     nobody = msgspec.structs.replace(survey(redis(projector(age_ms=9000)), kafka()), expected=expected)
     assert problems(nobody) == [problem.NoProjector(("host-1-ab",))]

@@ -32,7 +32,9 @@ MIB = 1_048_576
         pytest.param((1,), 0, (30, 150, "the machine's memory"), id="no bound in Redis"),
     ],
 )
-def test_memory_for_a_rebuild(writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]) -> None:
+def test_rebuild_needs_the_memory_of_a_generation(
+    writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]
+) -> None:
     memory = Memory(40 * MIB, limit, "noeviction", at_start=10 * MIB, resident=50 * MIB, machine=200 * MIB)
     needed, free, bound = rebuild._memory([memory], control.state_of(1, *writing))
     assert (needed // MIB, free // MIB, bound) == expected
@@ -49,7 +51,7 @@ def test_memory_for_a_rebuild(writing: tuple[int, ...], limit: int, expected: tu
         pytest.param(Retention("delete", -1, -1), False, id="delete without a bound keeps everything"),
     ],
 )
-def test_retention_of_topics(kept: Retention | None, is_problem: bool) -> None:
+def test_topic_that_deletes_records_is_a_problem(kept: Retention | None, is_problem: bool) -> None:
     topic = Topic("crm.leads", kept is not None, True, (LEADS,) if kept else (), (), kept)
     assert bool(rebuild._of_topics([topic])) == is_problem
     assert kept is None or kept.deletes == is_problem
@@ -68,7 +70,7 @@ def record(position: int | None) -> ControlRecord:
         pytest.param(5, 3, ["begins at offset 5", "lost the offsets 3 to 4"], id="before they were read"),
     ],
 )
-def test_records_that_are_gone(first: int, position: int | None, said: list[str]) -> None:
+def test_records_that_are_gone_are_named_before_a_rebuild(first: int, position: int | None, said: list[str]) -> None:
     found = rebuild._lost(record(position), {LEADS: (first, 9)})
     assert [words in each for words, each in zip(said, found, strict=True)] == [True] * len(said)
 
@@ -77,11 +79,11 @@ def test_records_that_are_gone(first: int, position: int | None, said: list[str]
     ("seconds", "text"),
     [(0, "0 s"), (1.25, "1.2 s"), (89, "89 s"), (600, "10 min"), (5399, "90 min"), (7200, "2 h"), (864000, "10 d")],
 )
-def test_duration(seconds: float, text: str) -> None:
+def test_duration_has_one_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_the_pause_adapts() -> None:
+def test_pause_grows_while_the_api_is_slow_and_shrinks_after_it() -> None:
     pacer = Pacer.of_replay(Store(ProjectorSettings()), 0.010)  # it reads nothing here
     pauses = []
     for slowest in (0.005, 0.010, 0.011, 0.5, 0.5, *[1.0] * 6):
@@ -129,7 +131,9 @@ TAGS = b"123456123456"
         pytest.param(StoredDocument(1, b'{"a":1}'), StoredDocument(1, b"7"), ["unreadable"], id="no object"),
     ],
 )
-def test_differing_fields(expected: StoredDocument, found: StoredDocument, fields: list[str]) -> None:
+def test_documents_that_differ_name_their_fields(
+    expected: StoredDocument, found: StoredDocument, fields: list[str]
+) -> None:
     assert list(differing_fields(expected, found)) == fields
 
 
@@ -152,7 +156,7 @@ def full_report() -> Report:
     return found
 
 
-def test_report_counts() -> None:
+def test_report_counts_differences_by_kind_and_field() -> None:
     found = full_report()
     assert (found.missing, found.extra, found.changed, found.allowed, found.differences) == (1, 1, 1, 2, 3)
     assert found.by_field == {
@@ -190,13 +194,13 @@ def test_what_a_report_leaves_out_is_said() -> None:
     assert seen.notes == ["after 1,000,000 that differ, one may be counted twice, and no cause is named"]
 
 
-def test_of_many_open_transactions_three_are_named() -> None:
+def test_many_open_transactions_are_named_up_to_three() -> None:
     held = [Unread("crm.leads", number, 5, 2, "") for number in range(4)]
     said = say_unread(held)
     assert "crm.leads:2 since an unknown time and 1 more, and 8 records behind it" in said
 
 
-def test_report_for_people() -> None:
+def test_printed_report_has_counts_differences_and_notes() -> None:
     found = full_report()
     found.notes.append("a note")
     text = text_of(found)

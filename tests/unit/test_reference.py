@@ -79,7 +79,7 @@ def test_the_newest_event_decides(records: list[Record], expected: str | None) -
     ],
 )
 @pytest.mark.parametrize("lead_first", [pytest.param(True, id="lead first"), pytest.param(False, id="lead last")])
-def test_a_lead_shows_its_contact_as_it_is_now(
+def test_lead_shows_its_contact_as_it_is_now(
     contacts: list[crm.Message], expected: str | None, lead_first: bool
 ) -> None:
     records = [message.record(offset) for offset, message in enumerate(contacts)]
@@ -101,7 +101,7 @@ def test_a_lead_shows_its_contact_as_it_is_now(
         ),
     ],
 )
-def test_a_deleted_organization_has_no_documents(organizations: list[crm.Message], expected: set[object]) -> None:
+def test_deleted_organization_has_no_documents(organizations: list[crm.Message], expected: set[object]) -> None:
     records = [message.record(offset) for offset, message in enumerate(organizations)]
     assert documents_of([crm.lead().record(), *records, crm.contact().record()]).keys() == expected
 
@@ -133,7 +133,7 @@ FIRST, SECOND = crm.key_hash(1), crm.key_hash(2)
         ),
     ],
 )
-def test_when_each_key_expires(messages: list[crm.Message], expected: dict[str, int]) -> None:
+def test_newest_records_decide_when_a_key_expires(messages: list[crm.Message], expected: dict[str, int]) -> None:
     reference = Reference()
     for offset, message in enumerate(messages):
         reference.add(message.record(offset))
@@ -149,7 +149,7 @@ def test_bad_records_change_nothing() -> None:
     assert stage(new(1, 0), *bad) == "NEW"
 
 
-def test_it_may_be_asked_in_between() -> None:
+def test_reference_asked_between_records_is_current() -> None:
     reference = Reference()
     reference.add(new(1, 0))
     assert documents(reference).keys() == {LEAD}

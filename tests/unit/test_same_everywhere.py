@@ -68,7 +68,7 @@ def outcome(message: Message) -> str:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("place", [unknown, binary, framed])
-def test_nesting(place: Callable[[bytes], Message], shape: Callable[[int], bytes]) -> None:
+def test_nesting_is_judged_alike_everywhere(place: Callable[[bytes], Message], shape: Callable[[int], bytes]) -> None:
     levels = (1, MAX_LEVELS - 1, MAX_LEVELS, *DEEP)
     outcomes = {count: outcome(place(shape(count))) for count in levels if len(shape(count)) < 1_000_000}
     assert outcomes == {count: "recursion" if count in DEEP else "good" for count in outcomes}
@@ -118,12 +118,12 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_numbers_texts_and_times(name: str) -> None:
+def test_numbers_texts_and_times_are_judged_alike_everywhere(name: str) -> None:
     message, expected = OUTCOMES[name]
     assert outcome(message) == expected
 
 
-def test_a_limit_of_the_interpreter_changes_nothing() -> None:
+def test_limit_of_the_interpreter_changes_nothing() -> None:
     before = sys.get_int_max_str_digits()
     try:
         for limit in (640, 0):

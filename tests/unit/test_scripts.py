@@ -41,7 +41,7 @@ def load(declared: Callable[P, None], text: str) -> Script[P]:
     return Script(declared, lambda _: text)
 
 
-def test_names_become_places() -> None:
+def test_names_in_a_script_become_places() -> None:
     body = "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
     assert load(move, HEADER + BODY).text == HEADER + body
 
@@ -57,7 +57,7 @@ def test_names_become_places() -> None:
         ),
     ],
 )
-def test_a_call(values: dict[str, Any], words: tuple[bytes, ...]) -> None:
+def test_call_has_the_words_in_the_order_of_the_header(values: dict[str, Any], words: tuple[bytes, ...]) -> None:
     script = load(move, HEADER + BODY)
     assert script(copy=b"c", stamp="s", **values).words() == [b"EVALSHA", script.sha, *words]
 
@@ -65,7 +65,7 @@ def test_a_call(values: dict[str, Any], words: tuple[bytes, ...]) -> None:
 def several(*, documents: Keys, owners: Keys, pairs: Mapping[str, int]) -> None: ...
 
 
-def test_several_of_each() -> None:
+def test_keys_and_pairs_of_several_are_flattened() -> None:
     script = load(several, "-- KEYS  documents..., owners...\n-- ARGV  pairs(name, time)...\nf(FIRST.documents)")
     command = script(documents=[b"a", b"b"], owners=[b"c"], pairs={"x": 1})
     assert (command.keys, command.arguments) == ([b"a", b"b", b"c"], [b"x", b"1"])
@@ -175,7 +175,7 @@ def three(*, copy: Key, pairs: Mapping[str, int]) -> None: ...
         ),
     ],
 )
-def test_a_header_that_does_not_fit_and_a_caller_that_cannot_be_are_refused(
+def test_header_that_does_not_fit_and_a_caller_that_cannot_be_are_refused(
     declared: Callable[..., None], text: str, says: str
 ) -> None:
     """The error names the script, and what is wrong in it."""

@@ -48,7 +48,7 @@ def refused(process: type[RedisSettings], environment: dict[str, str]) -> str:
         ),
     ],
 )
-def test_an_environment_without_its_settings_gives_the_defaults(
+def test_environment_without_its_settings_gives_the_defaults(
     process: type[RedisSettings], environment: dict[str, str]
 ) -> None:
     assert load(process, environment) == process()
@@ -74,7 +74,7 @@ def test_an_environment_without_its_settings_gives_the_defaults(
         ),
     ],
 )
-def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, expected: object) -> None:
+def test_value_is_read(process: type[RedisSettings], name: str, text: str, expected: object) -> None:
     assert getattr(load(process, {f"LEADVIEW_{name}": text}), name.lower()) == expected
 
 
@@ -218,7 +218,7 @@ HARD_SECRET = "Qx/Zv:Jk@Wy"
         pytest.param({"REDIS_URL": f"redis://h/0?password={HARD_SECRET}&x=1"}, id="query"),
     ],
 )
-def test_a_secret_is_never_shown(environment: dict[str, str]) -> None:
+def test_secret_is_never_shown(environment: dict[str, str]) -> None:
     settings = load(ProjectorSettings, {f"LEADVIEW_{name}": text for name, text in environment.items()})
     assert [part for part in ("***", *PARTS) if part in str(effective(settings))] == ["***"]
 
@@ -234,13 +234,13 @@ def test_a_secret_is_never_shown(environment: dict[str, str]) -> None:
         pytest.param(f"http://h/?password={HARD_SECRET}", id="query"),
     ],
 )
-def test_a_secret_is_not_shown_in_an_error(url: str) -> None:
+def test_secret_is_not_shown_in_an_error(url: str) -> None:
     said = refused(ApiSettings, {"LEADVIEW_REDIS_URL": url})
     assert not any(part in said for part in PARTS)
 
 
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "redis://[::1]:6379/0", "rediss://user@h", "redis://h?db=1"])
-def test_a_url_without_a_secret_is_shown_whole(url: str) -> None:
+def test_url_without_a_secret_is_shown_whole(url: str) -> None:
     assert effective(RedisSettings(redis_url=url))["LEADVIEW_REDIS_URL"] == url
 
 
@@ -259,14 +259,14 @@ def test_everything_in_force_is_shown(process: type[RedisSettings]) -> None:
         pytest.param("999999999/1s", Limit(999_999_999, 1), id="largest quota"),
     ],
 )
-def test_limit(text: str, expected: Limit) -> None:
+def test_text_of_a_limit_is_parsed(text: str, expected: Limit) -> None:
     assert limit(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "100", "100/10", "0/10s", "100/0s", "-1/1s", "1.5/1s", "100/10d", " 1/1s", "1/1s\n", "1/1S", "100/s"]
 )
-def test_a_bad_limit_is_refused(text: str) -> None:
+def test_bad_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="100/10s"):
         limit(text)
 
@@ -311,7 +311,9 @@ def test_every_secret_comes_from_a_file(process: type[RedisSettings], field: str
 
 
 @pytest.mark.parametrize(("process", "field"), SECRETS)
-def test_both_is_an_error(process: type[RedisSettings], field: str, tmp_path: Path) -> None:
+def test_setting_given_as_value_and_as_file_is_refused(
+    process: type[RedisSettings], field: str, tmp_path: Path
+) -> None:
     name = variable(field)
     said = refused(process, {name: value_of(field), f"{name}_FILE": str(tmp_path / "secret")})
     assert said == f"{name} and {name}_FILE are both set: set only one of them."
@@ -333,7 +335,7 @@ def test_both_is_an_error(process: type[RedisSettings], field: str, tmp_path: Pa
         pytest.param("REDIS_URL", "secret", b"http://u:QxZv@h", "it begins with", id="no URL of Redis"),
     ],
 )
-def test_a_file_without_a_secret_is_named(setting: str, name: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_file_without_a_secret_is_named(setting: str, name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(content)
     file = str(tmp_path / name)
     found = refused(ApiSettings, {f"LEADVIEW_{setting}_FILE": file})
@@ -366,14 +368,16 @@ def test_only_one_newline_is_removed(tmp_path: Path) -> None:
         pytest.param("not a URL", {}, ("first",), id="as at the start while the file holds nothing valid"),
     ],
 )
-def test_who_logs_in_to_redis(url: str, settings: dict[str, Any], words: tuple[str, ...], tmp_path: Path) -> None:
+def test_login_to_redis_follows_from_the_settings(
+    url: str, settings: dict[str, Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
     file = tmp_path / "url"
     loaded = RedisSettings(redis_url="redis://:first@h", redis_url_file=str(file), **settings)
     file.write_text(url)
     assert access(loaded).login.get_credentials() == words
 
 
-def test_who_logs_in_to_sentinels(tmp_path: Path) -> None:
+def test_login_to_sentinels_has_its_own_settings(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("p\n")
     settings = RedisSettings(redis_sentinel_username="s", redis_sentinel_password_file=str(file))
@@ -510,7 +514,7 @@ BEARER = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "OAUTHBEARER"}
         pytest.param({"OAUTH_CA_FILE": "/nothing"}, "LEADVIEW_KAFKA_OAUTH_CA_FILE='/nothing' is not valid", id="no CA"),
     ],
 )
-def test_a_sign_in_with_tokens_that_is_not_complete_is_named(environment: dict[str, str], said: str) -> None:
+def test_sign_in_with_tokens_that_is_not_complete_is_named(environment: dict[str, str], said: str) -> None:
     found = refused(
         ProjectorSettings, {f"LEADVIEW_KAFKA_{name}": text for name, text in (BEARER | environment).items()}
     )
@@ -553,7 +557,7 @@ def test_the_module_for_msk_names_what_has_to_be_installed() -> None:
         ),
     ],
 )
-def test_url(text: str, expected: RedisUrl) -> None:
+def test_redis_url_is_parsed(text: str, expected: RedisUrl) -> None:
     assert redis_url(text) == expected
 
 
@@ -570,7 +574,7 @@ def test_url(text: str, expected: RedisUrl) -> None:
         pytest.param("redis+ring://a", r"redis\+cluster://", id="another form"),
     ],
 )
-def test_urls_that_are_refused(text: str, said: str) -> None:
+def test_wrong_redis_url_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         redis_url(text)
 
@@ -602,7 +606,9 @@ def address(settings: RedisSettings) -> Address:
         ),
     ],
 )
-def test_address(settings: RedisSettings, host: str, port: int, db: int, credentials: tuple[str, ...]) -> None:
+def test_address_follows_from_the_settings(
+    settings: RedisSettings, host: str, port: int, db: int, credentials: tuple[str, ...]
+) -> None:
     found = address(settings)
     assert (found.host, found.port, found.db, found.tls, found.credentials()) == (host, port, db, None, credentials)
 
@@ -623,13 +629,15 @@ def test_address(settings: RedisSettings, host: str, port: int, db: int, credent
         ),
     ],
 )
-def test_access(settings: RedisSettings, kind: str, hosts: tuple[Host, ...], master: str) -> None:
+def test_access_has_the_kind_and_the_hosts_of_the_url(
+    settings: RedisSettings, kind: str, hosts: tuple[Host, ...], master: str
+) -> None:
     found = access(settings)
     assert (found.kind, found.hosts, found.master) == (kind, hosts, master)
     assert found.server(("m", 1)).must_be_master == (kind == "sentinel")
 
 
-def test_tls_files(tmp_path: Path) -> None:
+def test_tls_files_are_read_only_for_an_encrypted_connection(tmp_path: Path) -> None:
     """They are of no use, and not read, if the connection is not encrypted."""
     certificate, key = map(str, certificates.create(tmp_path))
     settings = RedisSettings(
@@ -639,7 +647,7 @@ def test_tls_files(tmp_path: Path) -> None:
     assert access(RedisSettings(redis_url="redis://r", redis_tls_ca_file="/nothing")).tls is None
 
 
-def test_tls() -> None:
+def test_tls_verifies_unless_the_url_says_otherwise() -> None:
     for options, verify_mode in (("", ssl.CERT_REQUIRED), ("?ssl_cert_reqs=none", ssl.CERT_NONE)):
         found = address(RedisSettings(redis_url=f"rediss://:secret@r:7{options}"))
         tls = found.ssl_context()
@@ -664,7 +672,7 @@ def test_tls() -> None:
         pytest.param(RedisSettings(redis_url="http://secret@r"), "it begins with", id="an invalid URL is not shown"),
     ],
 )
-def test_refused(settings: RedisSettings, named: str) -> None:
+def test_address_that_cannot_be_used_is_refused(settings: RedisSettings, named: str) -> None:
     with pytest.raises(AddressError, match=named) as raised:
         address(settings)
     assert "secret" not in str(raised.value)
@@ -672,5 +680,5 @@ def test_refused(settings: RedisSettings, named: str) -> None:
 
 @given(st.lists(st.binary(max_size=40), min_size=1))
 @example([b"SET", *(b"x" * length for length in (0, 9, 10, 4095, 4096, 1_048_576))])
-def test_it_packs_as_hiredis_does(words: list[bytes]) -> None:
+def test_pack_bytes_packs_as_hiredis_does(words: list[bytes]) -> None:
     assert pack_bytes(words) == pack((*words,))

@@ -103,7 +103,7 @@ def faults_of(done: Finished) -> list[dict[str, Any]]:
         pytest.param("   \n" + as_line(crm.lead(1)), id="behind an empty line"),
     ],
 )
-def test_good_records(validated: Validated, line: str) -> None:
+def test_good_line_has_no_fault(validated: Validated, line: str) -> None:
     assert validated([line], "--strict") == (0, "1 record: all good\n", "")
 
 
@@ -115,7 +115,7 @@ def test_strict_refuses_a_tombstone_whose_header_says_changed(validated: Validat
 
 
 @pytest.mark.parametrize("lines", [pytest.param([], id="an empty file"), pytest.param(["   ", ""], id="empty lines")])
-def test_no_record_at_all(validated: Validated, lines: list[str]) -> None:
+def test_source_without_a_record_fails_only_if_strict(validated: Validated, lines: list[str]) -> None:
     """Whoever checks a file strictly expects records: perhaps the program that should have written them failed."""
     assert validated(lines) == (0, "0 records: nothing to check\n", "")
     nothing = "it has no record, so nothing was checked"
@@ -194,7 +194,7 @@ LINE = as_line(crm.lead(1))
         ),
     ],
 )
-def test_bad_records(validated: Validated, line: str | bytes, path: str, said: str) -> None:
+def test_bad_line_has_a_fault_with_its_path(validated: Validated, line: str | bytes, path: str, said: str) -> None:
     faults = faults_of(validated([line], "--json"))
     assert [fault["path"] for fault in faults] == ([path] if path else [])
     assert all(said in fault["reason"] for fault in faults)
@@ -219,7 +219,7 @@ INDENTED = orjson.dumps(orjson.loads(LINE), option=orjson.OPT_INDENT_2).decode()
         pytest.param([LINE, INDENTED, LINE], id="between others"),
     ],
 )
-def test_a_record_over_several_lines_is_one_fault(validated: Validated, lines: list[str]) -> None:
+def test_record_over_several_lines_is_one_fault(validated: Validated, lines: list[str]) -> None:
     done = validated(lines)
     assert (done.status, done.stdout.count("write each record in one line")) == (1, 1)
     assert done.stdout.endswith(f"{len(lines)} record{'s' * (len(lines) > 1)}: 1 bad\n")
@@ -248,7 +248,7 @@ def test_the_reader_of_its_output_has_ended(lines: list[str], words: list[str]) 
     assert (done.returncode, wrong) == (1, []), done.stderr
 
 
-def test_what_a_fault_says(validated: Validated) -> None:
+def test_fault_has_its_line_its_field_and_what_is_expected(validated: Validated) -> None:
     lines = [LINE, "", as_line(crm.lead(1, stage="new"))]
     text = f"`$.data.stage` is not valid: allowed are {', '.join(STAGES)} (event e1 of /crm)"
     assert validated(lines) == (1, f"FILE:3: {text}\n2 records: 1 bad\n", "")
@@ -284,7 +284,7 @@ def test_the_kind_may_be_given(validated: Validated, kind: str, paths: list[str]
     assert [fault["path"] for fault in faults_of(done)] == paths
 
 
-def test_standard_input_and_several_files(tmp_path: Path) -> None:
+def test_validate_reads_standard_input_and_several_files(tmp_path: Path) -> None:
     for words in ([], ["-"]):
         assert validate(*words, stdin="x\n").stdout.startswith("-:1: the line is not a record")
     files = [tmp_path / name for name in ("a", "b")]
@@ -322,7 +322,9 @@ def test_render_prints_what_readers_would_get(validated: Validated, words: tuple
         pytest.param([crm.deleted(resources.LEAD, 2), crm.tombstone(resources.LEAD)], [], id="deletions show nothing"),
     ],
 )
-def test_render_of_what_is_not_there(validated: Validated, messages: list[crm.Message], contacts: list[None]) -> None:
+def test_render_without_the_contact_shows_null(
+    validated: Validated, messages: list[crm.Message], contacts: list[None]
+) -> None:
     lines = [as_line(message, topic=f"crm.{message.kind.topic}") for message in messages]
     shown = [orjson.loads(line) for line in validated(lines, "--render").stdout.splitlines()]
     assert [document["contact"] for document in shown if "contact" in document] == contacts
@@ -349,7 +351,7 @@ def test_render_keeps_what_is_wrong_out_of_the_documents(validated: Validated) -
         pytest.param(["--strictly"], "unrecognized", id="another option"),
     ],
 )
-def test_what_cannot_be_read(words: list[str], said: str) -> None:
+def test_source_that_cannot_be_read_exits_with_2(words: list[str], said: str) -> None:
     done = validate(*words)
     assert (done.status, done.stdout, said in done.stderr) == (2, "", True), done.output
 
@@ -385,7 +387,7 @@ def test_the_examples_for_producers_find_a_mistake(tmp_path: Path) -> None:
         assert "did you mean `event_type_key`?" in done.stdout
 
 
-def test_a_record_that_is_nested_too_deeply_is_bad_in_each_form(validated: Validated) -> None:
+def test_record_that_is_nested_too_deeply_is_bad_in_each_form(validated: Validated) -> None:
     """No version of Python reads it to its end, or none would."""
     message = crm.within(crm.lead(unknown="PLACE"), b"[" * 1_500 + b"]" * 1_500)
     key, value = message.key or b"", message.value or b""

@@ -69,13 +69,13 @@ HEARTBEAT = (
 FAULT = Fault("missing", "$.data.stage")
 
 
-def test_a_dead_letter_of_the_former_program_keeps_its_words() -> None:
+def test_dead_letter_of_the_former_program_keeps_its_words() -> None:
     letter = msgspec.json.decode(LETTER, type=DeadLetter)
     assert (letter.reason, letter.fault) == ("`$.data.stage` is missing", None)
     assert msgspec.json.decode(letter.accept("why", 9).stored, type=DeadLetter).reason == letter.reason
 
 
-def test_a_dead_letter_is_stored_without_words_and_read_with_them() -> None:
+def test_dead_letter_is_stored_without_words_and_read_with_them() -> None:
     letter = DeadLetter("crm.leads", 0, 7, "k", "", 1, fault=FAULT)
     assert words.fault(FAULT).encode() not in letter.stored
     stored = msgspec.json.decode(letter.stored)
@@ -86,7 +86,7 @@ def test_a_dead_letter_is_stored_without_words_and_read_with_them() -> None:
     assert msgspec.json.decode(letter.stored, type=DeadLetter) == letter
 
 
-def test_a_heartbeat_of_the_former_program() -> None:
+def test_heartbeat_of_the_former_program_is_read() -> None:
     heartbeat = msgspec.json.decode(HEARTBEAT, type=Heartbeat)
     former = Former("halted", "5 consecutive bad records")
     assert [heartbeat.trouble(line) for line in ("access", "documents")] == [None, former]
@@ -94,7 +94,7 @@ def test_a_heartbeat_of_the_former_program() -> None:
     assert say(of_line("documents", former)).what == "line documents is stopped: 5 consecutive bad records"
 
 
-def test_a_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:
+def test_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:
     troubles: dict[str, LineTrouble] = {
         "access": StandingByLine(2, 9, 3),
         "documents": HaltedLine("share", 101, 1000, 0.1, "crm.leads:0:8", FAULT, 101, ("crm.leads:0:1-8",)),

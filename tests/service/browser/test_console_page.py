@@ -42,7 +42,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
+def test_console_says_where_an_event_went(page: Page, leadview: Leadview) -> None:
     leads = leadview.topics.name(resources.LEAD)
     leadview.start("run")
     hostile = crm.contact(first_name=HOSTILE, last_name=TURNED + "x" * 10_000, email="a@b.example")
@@ -86,7 +86,7 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
         assert page.complaints == []
 
 
-def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
+def test_console_page_works_with_the_keyboard_and_in_any_size(page: Page, leadview: Leadview) -> None:
     leadview.serve(crm.organization())
     with running_console(leadview) as (_, console):
         page.open(console.url)
@@ -113,7 +113,7 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
         assert page.complaints == []
 
 
-def test_a_token_is_asked_for(page: Page, leadview: Leadview, tmp_path: Path) -> None:
+def test_token_is_asked_for(page: Page, leadview: Leadview, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ada:{'a' * 40}\n")
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
@@ -136,7 +136,7 @@ def log_in(page: Page, token: str) -> None:
     )
 
 
-def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
+def test_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
     leadview.serve(crm.organization(), crm.contact(), crm.lead())
     newer = leadview.start("run", command=NEXT_MAPPING)

@@ -108,7 +108,7 @@ def is_said(page: Page, selector: str, said: list[Said], *, alone: bool) -> None
 
 
 @pytest.mark.parametrize("name", OBSERVED)
-def test_what_it_says_in_each_trouble(page: Page, console: FedConsole, name: str) -> None:
+def test_console_says_each_trouble(page: Page, console: FedConsole, name: str) -> None:
     shown, row = pictured(OBSERVED[name]()), ROWS[name]
     assert (shown.status.kinds, shown.status.note_kinds) == ([*row.problems], [*row.notes])
     show(page, console, shown)
@@ -124,7 +124,7 @@ def test_what_it_says_in_each_trouble(page: Page, console: FedConsole, name: str
     assert axe(page) == []
 
 
-def test_a_cluster_in_which_all_is_well(page: Page, console: FedConsole) -> None:
+def test_console_shows_all_shards_of_a_cluster_that_is_well(page: Page, console: FedConsole) -> None:
     show(page, console, pictured(replace(WELL, redis=shards(True, True, True))))
     assert verdict(page) == "all is well"
     page.wait_for("#stage-redis", "all 3 shards complete")
@@ -154,7 +154,7 @@ _MOST_GROWTH = 300_000
 """Bytes: a tenth of a kilobyte for each picture after the window is full."""
 
 
-def test_an_hour_open_grows_no_memory(tmp_path: Path) -> None:
+def test_hour_open_grows_no_memory(tmp_path: Path) -> None:
     """3,600 pictures through the stream of events, each drawn before the next one is sent. What the page holds is
     measured when its window of 15 minutes is full, and at the end, in seconds that show the same.
 

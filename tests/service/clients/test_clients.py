@@ -92,7 +92,7 @@ def with_more_fields(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_generated_client_works(name: str, service: dict[str, str]) -> None:
+def test_generated_client_works(name: str, service: dict[str, str]) -> None:
     client = CLIENTS[name]
     assert client.folder.is_dir(), "run `make clients`, which generates the clients"
     command = [*client.program, orjson.dumps(service).decode()]

@@ -92,7 +92,7 @@ def test_clients_that_hold_connections_keep_nobody_out(patient: Target, sent: by
         ),
     ],
 )
-def test_a_flood_takes_neither_memory_nor_the_time_of_others(
+def test_flood_takes_neither_memory_nor_the_time_of_others(
     api: Target, caller: Caller, head: bytes, piece: bytes, *, read: bool
 ) -> None:
     before = psutil.Process().memory_info().rss
@@ -128,7 +128,7 @@ def connections() -> int:
         pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 404 ", id="a body to come"),
     ],
 )
-def test_a_connection_that_is_reset_is_gone_at_once(
+def test_connection_that_is_reset_is_gone_at_once(
     api: Target, records: Records, stack: ExitStack, sent: bytes, answer: bytes
 ) -> None:
     """It is freed when it is lost: nothing waits for a timer or for a garbage collection."""
@@ -273,7 +273,7 @@ def test_what_the_kernel_takes_is_limited_and_every_byte_beyond_it_is_counted(
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * Edge.stalled_seconds
 
 
-def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
+def test_pipelined_request_waits_until_the_response_before_it_is_read(
     patient: Target, records: Records, stack: ExitStack
 ) -> None:
     request = lead_of(records, records.caller(), LARGE) + b"\r\n"
@@ -291,7 +291,7 @@ def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
     assert [len(answer.body) > LARGE for answer in answers] == [True, False, True]
 
 
-def test_an_organization_that_reads_nothing_harms_no_other(patient: Target, records: Records, stack: ExitStack) -> None:
+def test_organization_that_reads_nothing_harms_no_other(patient: Target, records: Records, stack: ExitStack) -> None:
     greedy, modest = records.caller(), records.caller()
     request = lead_of(records, modest, LARGE) + b"\r\n"
     slow = ask(stack, patient, request)  # it waits longest, but its organization holds little
@@ -319,7 +319,7 @@ def test_an_organization_that_reads_nothing_harms_no_other(patient: Target, reco
         pytest.param(b"\r\n", id="the client has closed its side"),
     ],
 )
-def test_a_closing_connection_is_not_held_open_by_a_client_that_does_not_read(
+def test_closing_connection_is_not_held_open_by_a_client_that_does_not_read(
     impatient: Target, records: Records, size: int, end: bytes, stack: ExitStack
 ) -> None:
     with pytest.MonkeyPatch.context() as not_yet:
@@ -335,7 +335,7 @@ def test_a_closing_connection_is_not_held_open_by_a_client_that_does_not_read(
         read_all(connection)
 
 
-def test_a_client_that_reads_a_little_is_disconnected(impatient: Target, records: Records, stack: ExitStack) -> None:
+def test_client_that_reads_a_little_is_disconnected(impatient: Target, records: Records, stack: ExitStack) -> None:
     """What it takes now and then is a sign of life for the kernel, which would wait for the rest without end."""
     connection = ask(stack, impatient, lead_of(records, records.caller(), LARGE) + b"\r\n", LITTLE)
     taken = 0
@@ -350,7 +350,7 @@ def test_a_client_that_reads_a_little_is_disconnected(impatient: Target, records
     assert taken < LARGE // 2
 
 
-def test_a_crowd_that_does_not_read_leaves_nothing_in_the_kernel(
+def test_crowd_that_does_not_read_leaves_nothing_in_the_kernel(
     patient: Target, records: Records, stack: ExitStack
 ) -> None:
     """A connection that is closed for another one does not count any more, so nothing may be held for it."""

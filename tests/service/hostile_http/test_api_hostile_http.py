@@ -112,7 +112,7 @@ def test_what_is_not_valid_http_gets_400(api: Target, sent: bytes, *, pieces: bo
     assert list(answer.json) == ["error", "message", "status", "request_id"]
 
 
-def test_a_response_survives_a_body_that_is_not_read(api: Target) -> None:
+def test_response_survives_a_body_that_is_not_read(api: Target) -> None:
     """Closing at once would reset the connection, and the client might never read the response."""
     sent = f"POST {LEADS}x HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n".encode() + b"b" * 3_000_000
     assert answer_to(api, sent, 1000).error == "method_not_allowed"
@@ -211,7 +211,9 @@ def asking(line: bytes, *headers: bytes, key: bytes = b" KEY") -> bytes:
         pytest.param(b"GET /healthz HTTP/1.0\r\n" + HOST + b"\r\n", 200, id="HTTP/1.0 with Host"),
     ],
 )
-def test_one_request(api: Target, caller: Caller, lead: str, sent: bytes, status: int) -> None:
+def test_hostile_request_gets_its_answer_and_ends_the_connection(
+    api: Target, caller: Caller, lead: str, sent: bytes, status: int
+) -> None:
     """Lines, headers, hosts and paths. A path is decoded once, and in the same way for every route."""
     for name, text in (("ID", lead), ("LEAD", LEADS + lead), ("KEY", caller.authorization)):
         sent = sent.replace(name.encode(), text.encode())
@@ -226,7 +228,7 @@ def test_space_around_a_value_is_no_part_of_it(api: Target, space: bytes) -> Non
     assert answer.headers["x-request-id"] == "42"
 
 
-def test_a_refusal_after_a_head_request_has_a_body(api: Target) -> None:
+def test_refusal_after_a_head_request_has_a_body(api: Target) -> None:
     received = api.exchange(b"HEAD /healthz HTTP/1.1\r\n" + HOST + b"\r\n" + b"\x00")
     assert received.startswith(b"HTTP/1.1 200 ")
     (refusal,) = responses(received.partition(b"\r\n\r\n")[2])

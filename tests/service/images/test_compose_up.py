@@ -156,7 +156,7 @@ def test_the_volumes_are_those_of_compose_and_no_others(compose: Compose) -> Non
     assert names == set(COMPOSE["volumes"])
 
 
-def test_the_image_of_a_release(compose: Compose, tmp_path: Path) -> None:
+def test_image_of_a_release_runs_the_command_in_every_folder(compose: Compose, tmp_path: Path) -> None:
     """Built from the context of the release, saved, and loaded again. It has the command in every folder."""
     context, saved = tmp_path / "context.tar.gz", tmp_path / "image.docker.tar"
     name, revision = f"leadview:{version_of(ROOT)}", '{{index .Config.Labels "org.opencontainers.image.revision"}}'
@@ -174,7 +174,7 @@ def git(*words: str) -> str:
     return printed_by(("git", *words), directory=ROOT)
 
 
-def test_the_image_with_an_extra(compose: Compose) -> None:
+def test_image_with_an_extra_has_its_packages(compose: Compose) -> None:
     extra = ("--target", "build", "--build-arg", "EXTRA=msk")
     compose.engine("build", "--tag", "leadview:test-msk", *extra, str(ROOT))
     try:
@@ -199,7 +199,7 @@ def test_the_printed_commands_work_when_they_are_pasted(compose: Compose, curls:
     assert curls.statuses() == [200, 200, 404, 200]
 
 
-def test_an_upgrade_replaces_only_the_programs_and_keeps_the_data(compose: Compose, curls: Curls) -> None:
+def test_upgrade_replaces_only_the_programs_and_keeps_the_data(compose: Compose, curls: Curls) -> None:
     lead = curls.lead()
     before = {name: compose.container(name)["Id"] for name in STAYING}
     compose.engine("build", "--tag", "leadview:test-next", "-", standard_input="FROM leadview:test\nLABEL next=yes\n")

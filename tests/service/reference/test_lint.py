@@ -160,13 +160,13 @@ STRING, OPTIONAL = {"type": "string"}, [{"type": "string"}, {"type": "null"}]
         pytest.param(lambda it: it["channels"]["leads"].update(address="crm.inquiries"), id="another topic"),
     ],
 )
-def test_a_change_that_breaks_producers_is_refused(plant: Callable[[Json], object], tmp_path: Path) -> None:
+def test_change_that_breaks_producers_is_refused(plant: Callable[[Json], object], tmp_path: Path) -> None:
     changed = copy.deepcopy(EVENTS.now())
     plant(changed)
     breaking(EVENTS, changed, tmp_path, *STRICT, status=1)
 
 
-def test_a_change_that_all_events_survive_is_not_refused(tmp_path: Path) -> None:
+def test_change_that_all_events_survive_is_not_refused(tmp_path: Path) -> None:
     changed = copy.deepcopy(EVENTS.now())
     for plant in (
         lead(colour={"anyOf": OPTIONAL, "default": None}),

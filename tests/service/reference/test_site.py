@@ -191,7 +191,7 @@ def test_readers_learn_whom_to_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "language", "text"), list(samples()))
-def test_a_sample_works_as_it_is_printed(service: Service, tmp_path: Path, page: str, language: str, text: str) -> None:
+def test_sample_works_as_it_is_printed(service: Service, tmp_path: Path, page: str, language: str, text: str) -> None:
     limited = service.limited, service.limited_lead
     # The quota of one request is used up, so the sample of rate limits has to wait.
     service.api.get(f"/api/v1/ext/leads/{service.limited_lead}", key=service.limited.key)
@@ -200,7 +200,7 @@ def test_a_sample_works_as_it_is_printed(service: Service, tmp_path: Path, page:
 
 
 @pytest.mark.parametrize(("page", "language", "text"), [one for one in samples() if one.values[0] == "rate-limits"])
-def test_a_sample_repeats_what_a_proxy_could_not_send_on(
+def test_sample_repeats_what_a_proxy_could_not_send_on(
     service: Service, tmp_path: Path, page: str, language: str, text: str
 ) -> None:
     with gateway(service.url, [502, 504]) as url:
@@ -210,7 +210,7 @@ def test_a_sample_repeats_what_a_proxy_could_not_send_on(
 @pytest.mark.parametrize(
     ("page", "language", "text"), [one for one in samples() if one.values[0] in ("keys", "errors")]
 )
-def test_a_sample_says_that_a_proxy_answered(
+def test_sample_says_that_a_proxy_answered(
     service: Service, tmp_path: Path, page: str, language: str, text: str
 ) -> None:
     with gateway(service.url, [502], forever=True) as url:

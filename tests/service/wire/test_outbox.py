@@ -95,7 +95,7 @@ def test_the_example_publishes_an_outbox_table(postgres: Postgres, connect: Conn
     assert leadview.run("dead-letters", "list").stdout == "no dead letters\n"
 
 
-def test_whole_events_in_the_table_with_the_routers_own_topics(
+def test_outbox_with_whole_events_publishes_to_the_routers_topics(
     postgres: Postgres, connect: Connect, kafka: Kafka, redis_server: RedisService, tmp_path: Path
 ) -> None:
     """The payload is a structured event. The router is as published, but for the expansion of JSON."""

@@ -57,7 +57,7 @@ def published(broker: Kafka) -> list[tuple[bytes | None, bytes | None]]:
     return [(record.key, record.value) for record in records(broker, TOPIC, len(SENT))]
 
 
-def test_kafkajs(broker: Kafka) -> None:
+def test_records_of_kafkajs_arrive_as_sent(broker: Kafka) -> None:
     """It asks the controller for its producer id."""
     program = str(shutil.copy(ROOT / "docs" / "examples" / "publish.mjs", INSTALLED))
     done = publish(["node", program], broker)
@@ -65,7 +65,7 @@ def test_kafkajs(broker: Kafka) -> None:
     assert published(broker) == SENT
 
 
-def test_java(broker: Kafka) -> None:
+def test_records_of_java_arrive_as_sent_at_a_real_broker(broker: Kafka) -> None:
     """The embedded broker answers its first request wrongly, so `make run` and docs/events.md name the way out."""
     done = publish(["java", "--class-path", f"{KAFKA.fetch()}/*", str(SOURCES / "Publish.java")], broker)
     if broker.kind == "embedded":

@@ -152,7 +152,8 @@ ROWS: dict[str, Row] = {
         alerts=("Problem",),
     ),
     "all projectors have another prefix, and may not see such topics": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program; `/healthz`: topics …: "
+        "this user may not read it",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),

@@ -93,9 +93,9 @@ REASONS: Mapping[str, str] = {
     "no_token": "there is no token to sign in to Kafka: {detail}",
     "redis_failed": "Redis: {detail}",
     "restarted": "Redis: it restarted or failed over while a batch was being written",
+    "servers_restart": "Redis: servers restart or fail over again and again",
     "one_of_cluster": "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
     "rediss+cluster://) in LEADVIEW_REDIS_URL.",
-    "servers_restart": "Redis: servers restart or fail over again and again",
     "copies_disagree": "Redis: the copies of the control record disagree, because they are being changed",
     "record_changed": "Another command, or a projector, has just changed the control record: check `status`, then try "
     "again.",

@@ -54,7 +54,12 @@ SAID: dict[Reason, str] = {
     ),
     KafkaReason("no_token", "it is empty"): "there is no token to sign in to Kafka: it is empty",
     RedisReason("redis_failed", "LOADING"): "Redis: LOADING",
+    RedisReason("restarted"): "Redis: it restarted or failed over while a batch was being written",
     RedisReason("servers_restart"): "Redis: servers restart or fail over again and again",
+    RedisReason("one_of_cluster"): (
+        "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or rediss+cluster://) in "
+        "LEADVIEW_REDIS_URL."
+    ),
     RedisReason("copies_disagree"): (
         "Redis: the copies of the control record disagree, because they are being changed"
     ),

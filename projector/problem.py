@@ -247,6 +247,41 @@ class Incomplete(_Problem, frozen=True):
     addresses: tuple[str, ...]
 
 
+class ApiUnknown(_Problem, frozen=True):
+    """The metrics ports of the API cannot be read. `unread` says which ones, and why."""
+
+    parts = ("api",)
+    unread: str
+
+
+class ApiUnavailable(_Problem, frozen=True):
+    """The API answers 503. Of `workers` workers, `ready` are ready; `workers` is 0 if the API does not say it.
+
+    `causes` are the errors that the others have met. `unavailable` is how many requests for documents got 503 in each
+    of the last seconds.
+    """
+
+    parts = ("api",)
+    ready: int
+    workers: int
+    causes: tuple[str, ...]
+    unavailable: float
+
+
+class ApiReports(_Problem, frozen=True):
+    """This number of `workers` of the API report a problem. `reported` is one of `schemas.metrics.API_PROBLEM_LABELS`,
+    or another name of a newer version.
+    """
+
+    parts = ("api",)
+    reported: str
+    workers: int
+
+    @property
+    def label(self) -> str:
+        return self.reported
+
+
 class NoProjector(_Problem, frozen=True):
     """No projector is alive. `silent` are the ids of those that have stored no heartbeat for a while."""
 
@@ -465,6 +500,9 @@ Problem = (
     | ClockDiffers
     | RedisEmpty
     | Incomplete
+    | ApiUnknown
+    | ApiUnavailable
+    | ApiReports
     | NoProjector
     | FewProjectors
     | OtherSettings

@@ -93,6 +93,7 @@ _OfLine = (
     | problem.NoPartitions
     | problem.Reported
 )
+_OfApi = problem.ApiUnknown | problem.ApiUnavailable | problem.ApiReports
 _OfProjectors = (
     problem.NoProjector
     | problem.FewProjectors
@@ -117,6 +118,8 @@ def _words(about: Problem) -> tuple[str, ...]:
         return _of_redis(about, page)
     if isinstance(about, _OfLine):
         return _of_line(about, page)
+    if isinstance(about, _OfApi):
+        return _of_api(about, page)
     if isinstance(about, _OfProjectors):
         return _of_projectors(about, page)
     return _of_generations(about)
@@ -357,6 +360,34 @@ def _of_line(about: _OfLine, page: str) -> tuple[str, ...]:
             )
         case problem.Reported(_, programs, label, text, seconds):
             return f"{text.rstrip('.')}{_for(seconds)}", _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case _:
+            assert_never(about)
+
+
+def _of_api(about: _OfApi, page: str) -> tuple[str, ...]:
+    """Returns what `_words` returns about the API."""
+    no_api = "runbook.md#leadviewnoapi"
+    match about:
+        case problem.ApiUnknown(unread):
+            return "the metrics of the API cannot be read", f"{unread}. Look whether it runs, and its address", no_api
+        case problem.ApiUnavailable(ready, workers, causes, unavailable):
+            what = f"{unavailable:.1f} requests a second get 503"
+            if not ready:
+                what = "no worker of the API is ready, so that every request gets 503"
+            elif ready < workers:
+                what = f"{workers - ready} of {workers} workers of the API are not ready, and answer 503"
+            told = f"{'; '.join(cause.rstrip('.') for cause in causes[:_MOST_NAMED])}. " if causes else ""
+            return what, f"{told}`doctor --api` with the environment of the API, and its log, say more", no_api
+        case problem.ApiReports("not_written"):
+            return (
+                "no projector writes to the Redis that the API reads",
+                "correct LEADVIEW_REDIS_URL of the API, or that of the projectors: they lead to different servers",
+                page,
+            )
+        case problem.ApiReports("clock_differs"):
+            return "the clock of Redis and that of the API's machine differ", "let NTP set both", page
+        case problem.ApiReports(reported, workers):
+            return f"{workers} workers of the API report {reported}", "read `/healthz` on its metrics port", no_api
         case _:
             assert_never(about)
 

@@ -41,7 +41,7 @@ def problems(found: Observation) -> list[Problem]:
     """Returns the problems, causes before their effects, and then the notes. A problem that only follows from another
     one is left out, and the same problem of several projectors is one.
     """
-    every = [*of_servers(found), *_of_projection(found), *_notes(found)]
+    every = [*of_servers(found), *_of_projection(found), *of_api(found), *_notes(found)]
     same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
@@ -64,6 +64,8 @@ def causes(together: Sequence[Problem]) -> list[Problem]:
 
 def _follows(it: Problem, cause: Problem) -> bool:
     """Returns whether a problem is only an effect of another one."""
+    if isinstance(it, problem.ApiUnavailable | problem.ApiReports):
+        return _follows_for_api(it, cause)
     stopped = it.label in OF_STOPPED_LINES
     match cause:
         case problem.RedisFull() | problem.RedisRefusesWrites() | problem.RedisUnknown() if stopped:
@@ -78,14 +80,23 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return _is_of_line(it, cause)
         case problem.ForeignMember() if it.label == "no_partitions" or isinstance(it, problem.Stale):
             return any(stranger.partitions for stranger in cause.strangers)  # nobody else can apply what waits there
-        case problem.StandingBy() if it.label == "no_partitions":
-            return True
-        case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
-            return True
+        case problem.StandingBy():
+            late = problem.Stale | problem.GenerationUnfilled | problem.GenerationUnwritten
+            return isinstance(it, late) or it.label == "no_partitions"
         case problem.KafkaUnknown() | problem.OtherCluster(accepted=False) if isinstance(it, problem.Reported):
             return stopped or it.label == cause.label
-    late = isinstance(it, problem.Stale)
-    return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
+    hinders = isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause))
+    return hinders and isinstance(it, problem.Stale)
+
+
+def _follows_for_api(it: problem.ApiUnavailable | problem.ApiReports, cause: Problem) -> bool:
+    match it:
+        case problem.ApiUnavailable():
+            return isinstance(cause, problem.RedisUnknown | problem.RedisEmpty | problem.Incomplete)
+        case problem.ApiReports("not_written"):
+            return isinstance(cause, problem.NoProjector | problem.RedisFull | problem.RedisRefusesWrites)
+        case problem.ApiReports():
+            return isinstance(cause, problem.ClockDiffers) and it.label == cause.label
 
 
 def is_elsewhere(it: Problem) -> bool:
@@ -111,6 +122,18 @@ def of_servers(found: Observation) -> Iterator[Problem]:
     yield from of_history(found)
     yield from of_transactions(found)
     yield from of_members(found)
+
+
+def of_api(found: Observation) -> Iterator[Problem]:
+    """Yields what is wrong with the API, as its metrics ports say it; nothing if they were not asked."""
+    if (api := found.api) is None:
+        return
+    if api.unread:
+        yield problem.ApiUnknown(api.unread)
+    elif (ready := api.ready_workers or 0) < (api.workers or 1) or api.unavailable:
+        yield problem.ApiUnavailable(ready, api.workers or 0, api.causes, api.unavailable or 0.0)
+    for label, workers in sorted(api.reported.items()):
+        yield problem.ApiReports(label, workers)
 
 
 def of_members(found: Observation) -> Iterator[Problem]:

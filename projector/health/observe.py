@@ -148,6 +148,28 @@ class KafkaPart(msgspec.Struct, frozen=True):
         return self.topics[0].cluster if self.topics else ""
 
 
+class ApiPart(msgspec.Struct, frozen=True):
+    """What the metrics ports of the API say. Rates are per second over the last seconds, latencies in milliseconds;
+    None if there was no request.
+
+    `answers` has the rate of each status, and `unavailable` the rate of 503 to requests for documents. Of `workers`
+    workers, `ready_workers` are ready; `causes` are the errors that others have met. `reported` has the number of
+    workers that report a problem, by its name. What is not known is None. `unread` says which metrics ports could not
+    be read, and why.
+    """
+
+    requests: float | None = None
+    answers: dict[str, float] = {}
+    p50: float | None = None
+    p99: float | None = None
+    ready_workers: int | None = None
+    unread: str = ""
+    workers: int | None = None
+    unavailable: float | None = None
+    causes: tuple[str, ...] = ()
+    reported: dict[str, int] = {}
+
+
 class Held(msgspec.Struct, frozen=True):
     """A transaction is open in a partition, and nobody can read what was acknowledged behind its first record.
 
@@ -197,6 +219,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
     expected: int = 0
     """LEADVIEW_EXPECTED_PROJECTORS of the program that observes."""
+    api: ApiPart | None = None
+    """None if the program that observes was not told where the metrics ports of the API are."""
 
     @property
     def strangers(self) -> list[Member]:

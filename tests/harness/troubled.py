@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from projector import problem
 from projector.dead_letter import DeadLetter
-from projector.health.observe import Held, Observation, RedisPart
+from projector.health.observe import ApiPart, Held, Observation, RedisPart
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention
 from projector.ledger.control import Break, BreakKind, ControlRecord, Copy, Generation
@@ -56,6 +56,13 @@ EVERY: list[problem.Problem] = [
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
     problem.NoProjector(("a",)),
+    problem.ApiUnknown("http://127.0.0.1:9100 (refused)"),
+    problem.ApiUnavailable(0, 2, ("WRONGPASS invalid username-password pair or user is disabled.",), 1.0),
+    problem.ApiUnavailable(1, 2, (), 0.0),
+    problem.ApiUnavailable(2, 2, (), 1.6),
+    problem.ApiReports("not_written", 1),
+    problem.ApiReports("clock_differs", 1),
+    problem.ApiReports("of_a_newer_version", 1),
     problem.OtherSettings(("a",), "LEADVIEW_TOPIC_PREFIX", "crn.", "crm."),
     problem.Halted("documents", ("a",), HALT),
     problem.Halted("documents", ("a",), Former("halted", "bad")),
@@ -116,6 +123,13 @@ def _projectors(*changes: Mapping[str, Any], prefix: str | None = None, expected
     """With the heartbeats of both projectors changed, one after the other."""
     writers = [_saying(writer, **change) for writer, change in zip(_part().writers, changes, strict=True)]
     return replace(_redis(writers=writers), prefix=prefix, expected=expected)
+
+
+def _no_worker(cause: str) -> Observation:
+    return replace(WELL, api=ApiPart(ready_workers=0, workers=2, causes=(f"there is no connection to Redis: {cause}",)))
+
+
+_NO_PORT = replace(WELL, api=ApiPart(unread="http://127.0.0.1:9100 (Connection refused)"))
 
 
 def _silent() -> dict[str, Any]:
@@ -253,6 +267,10 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "the projectors' user lacks a right": lambda: _projectors(
         {"problems": ["documents: no step has succeeded for 31 s"], "kinds": ["no_step"]}, {}
     ),
+    "the API's user lacks a right": lambda: _no_worker("NOPERM User api has no permissions to run the 'mget' command"),
+    "the API's password is changed": lambda: _no_worker("WRONGPASS invalid username-password pair"),
+    "no API worker": lambda: _NO_PORT,
+    "all API workers hang": lambda: _NO_PORT,
     "one shard is away": lambda: replace(
         WELL, redis=None, redis_unknown="1 of its 3 shards do not answer: 10.0.0.1:7000", oldest=None
     ),

@@ -90,6 +90,15 @@ def without_right(user: str, command: str, here: Installation) -> Iterator[None]
     here.leadview.redis.execute_command("ACL", "SETUSER", user, f"+{command}")
 
 
+def with_another_password(user: str, here: Installation) -> Iterator[None]:
+    """Somebody has changed it, and the program has the former one. Its connections are closed."""
+    admin = here.leadview.redis
+    admin.execute_command("ACL", "SETUSER", user, "resetpass", ">another")
+    admin.execute_command("CLIENT", "KILL", "USER", user)
+    yield
+    here.user(user)
+
+
 def a_failover(here: Installation) -> Iterator[None]:
     assert isinstance(here.redis, RedisSentinel)
     here.redis.fail_over()
@@ -422,6 +431,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     # As it does if it has too few replicas.
     "Redis refuses writes": bind(configured, "min-replicas-to-write", 1, 0),
     "the API's user lacks a right": bind(without_right, API_USER, "mget"),
+    "the API's password is changed": bind(with_another_password, API_USER),
     "the projectors' user lacks a right": bind(without_right, PROJECTOR_USER, "mset"),
     "a replica took the place of its master": a_failover,
     "master and replica are away": bind(paused, all_of_them),

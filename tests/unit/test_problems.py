@@ -17,7 +17,7 @@ from operate.commands import status
 from operate.console import pages
 from projector import problem
 from projector.health.judge import problems, unattended
-from projector.health.observe import KafkaPart, Observation, RedisPart
+from projector.health.observe import ApiPart, KafkaPart, Observation, RedisPart
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
@@ -227,6 +227,8 @@ def test_all_problems_are_in_the_first_line() -> None:
     assert headline(found) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
+NOT_READY = ApiPart(ready_workers=0, workers=2, unavailable=1.0)
+UNWRITTEN = ApiPart(ready_workers=2, workers=2, reported={"not_written": 2})
 HALTED = RUNNING | {"documents": "halted: bad"}
 
 
@@ -306,6 +308,21 @@ def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
                 "stale: 2 records wait to be applied, the oldest for 90 s",
             ],
             id="records do not wait because Redis evicts",
+        ),
+        pytest.param(
+            replace(survey("Redis: refused", kafka()), api=NOT_READY),
+            ["Redis cannot be read"],
+            id="the API cannot read it either",
+        ),
+        pytest.param(
+            replace(survey(redis(projector(age_ms=9000)), kafka()), api=UNWRITTEN),
+            ["no projector is running"],
+            id="the API finds nothing written because nobody writes",
+        ),
+        pytest.param(
+            replace(survey(redis(), kafka()), api=UNWRITTEN),
+            ["no projector writes to the Redis that the API reads"],
+            id="the API reads another Redis",
         ),
     ],
 )

@@ -153,11 +153,20 @@ const CAUSES = {
   503: "not available",
 };
 
+// What the workers say of themselves. Without their metrics, nobody has asked them.
+function serves(api, well) {
+  if (!api) return badge("plain", "not asked");
+  if (api.ready_workers === 0) return badge("wrong", "answers 503 to all: no worker is ready");
+  if (api.workers !== null && api.ready_workers < api.workers)
+    return badge("wrong", `${api.workers - api.ready_workers} of ${api.workers} workers answer 503`);
+  return api.unavailable > 0 ? badge("wrong", `answers 503: ${rate(api.unavailable)}`) : badge(well, "serves");
+}
+
 function theApi({ status, api, shards }, well) {
   const missing = status.incomplete_shards ?? 0;
   const served =
     status.generation !== null
-      ? badge(well, "serves")
+      ? serves(api, well)
       : status.redis_used_memory === null
         ? badge("wrong", "not known: Redis cannot be read")
         : missing && missing < shards
@@ -166,7 +175,7 @@ function theApi({ status, api, shards }, well) {
   if (!api)
     return [
       served,
-      h("p", { class: "quiet" }, "Start the console with --api-metrics to see requests, refusals and latency."),
+      h("p", { class: "quiet" }, "Start the console with --api-metrics to see whether it serves, requests, refusals and latency."),
     ];
   if (api.unread) return [badge("wrong", api.unread)];
   const bad = Object.entries(api.answers).filter(([answer, value]) => answer >= "400" && value > 0);
@@ -181,7 +190,11 @@ function theApi({ status, api, shards }, well) {
       ),
       figure("latency, median", milliseconds(api.p50)),
       figure("latency, p99", milliseconds(api.p99)),
-      figure("workers ready", count(api.ready_workers)),
+      figure(
+        "workers ready",
+        api.workers === null ? count(api.ready_workers) : `${count(api.ready_workers)} of ${count(api.workers)}`,
+        api.ready_workers < (api.workers ?? 1) ? "bad" : "",
+      ),
     ),
   ];
 }

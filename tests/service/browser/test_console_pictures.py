@@ -13,10 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from docs.generate.troubles import ROWS
-from operate.console.api_figures import ApiFigures
 from operate.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
 from operate.console.picture import Picture, picture
-from projector.health.observe import Observation
+from projector.health.observe import ApiPart, Observation
 from projector.problem import Problem
 from projector.words import Said, headline, say
 from tests.harness.chromium import Page, open_page
@@ -25,7 +24,7 @@ from tests.harness.troubled import EVERY, OBSERVED, WELL, shards
 
 pytestmark = pytest.mark.browser
 
-_API = ApiFigures(100.0, {"200": 100.0}, 1.0, 9.0, 2)
+_API = ApiPart(100.0, {"200": 100.0}, 1.0, 9.0, 2, workers=2)
 PARTS = ("kafka", "projectors", "redis", "api")
 AWAY = {"projectors": ["not known: Redis cannot be read"], "redis": ["cannot be read"], "api": ["not known: Redis"]}
 SAID_IN_PARTS = {
@@ -37,6 +36,7 @@ SAID_IN_PARTS = {
     "Redis was emptied, and no projector fills it": {"redis": ["empty"], "api": ["answers 503 to all"]},
     "Redis is full": {"projectors": ["documents: waits", "access: waits"]},
     "a line is halted": {"projectors": ["documents: halted", "access: running"]},
+    "the API's password is changed": {"api": ["answers 503 to all: no worker is ready"]},
     "an older program": {"projectors": ["documents: standing by", "access: running"]},
     "one shard was emptied, and no projector fills it": {
         "redis": ["1 of 3 shards not complete"],
@@ -66,7 +66,7 @@ _numbers = count(1)
 
 def pictured(found: Observation) -> Picture:
     """Returns the next picture: the page is known to show it by its time."""
-    shown = picture(found, None, _API, None, [])
+    shown = picture(replace(found, api=found.api or _API), None, None, [])
     moving = [replace(topic, published=5.0, applied=5.0) for topic in shown.topics]
     return replace(shown, topics=moving, at=shown.at + 1000 * next(_numbers))
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from schemas import words
 from schemas.faults import Fault
-from schemas.heartbeat import HaltedLine, StandingByLine
+from schemas.heartbeat import HaltedLine, KafkaRight, StandingByLine
 
 Coordinates = tuple[str, int, int]
 """The topic, partition and offset of a record."""
@@ -78,7 +78,13 @@ class Unavailable(ProjectorError):
 
 
 class Denied(Unavailable):
-    """Redis or Kafka lets this user not do what a step needs, until somebody grants it."""
+    """Redis or Kafka lets this user not do what a step needs, until somebody grants it. `right` is what Kafka refuses;
+    None if it is not that.
+    """
+
+    def __init__(self, message: str, right: KafkaRight | None = None) -> None:
+        super().__init__(message)
+        self.right = right
 
 
 class WrongCluster(Unavailable):

@@ -1,5 +1,6 @@
 """What problems are called, and what to do about them: the words of every surface. No program reads them."""
 
+import shlex
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -9,7 +10,7 @@ from projector import problem
 from projector.problem import Problem, stops
 from schemas import words
 from schemas.control import LAYOUT
-from schemas.heartbeat import HaltedLine, LineTrouble
+from schemas.heartbeat import HaltedLine, KafkaRight, LineTrouble
 from schemas.resources import RESOURCES
 
 
@@ -57,6 +58,7 @@ def say(about: Problem) -> Said:
 
 _OfKafka = (
     problem.KafkaUnknown
+    | problem.KafkaDenies
     | problem.TopicMissing
     | problem.TopicUnserved
     | problem.TopicNotCompacted
@@ -130,11 +132,16 @@ def _of_kafka(about: _OfKafka, page: str) -> tuple[str, ...]:
     match about:
         case problem.KafkaUnknown(reason):
             return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
-        case problem.TopicMissing(topics, allowed=False):
+        case problem.KafkaDenies(programs, right):
+            who = f"the user of {some(programs)}" if programs and not right.principal else _user(right.principal)
+            advice = "let an administrator grant it; deploy/kafka-acls.sh.example has all rights"
+            return f"Kafka refuses {who} {words.right(right)}", advice, page, *_granting(right)
+        case problem.TopicMissing(topics, False, principal):
             return (
-                f"{_topics(topics)}: this user may not read it",
+                f"{_topics(topics)}: {_user(principal)} may not read it",
                 "let the user of the projector read and describe it, or correct LEADVIEW_TOPIC_PREFIX",
                 page,
+                *_granting(KafkaRight("Read", "topic", topics, principal)),
             )
         case problem.TopicMissing(topics):
             return (
@@ -527,6 +534,20 @@ def _halted(trouble: LineTrouble) -> tuple[str, ...]:
 
 def _topics(names: Sequence[str]) -> str:
     return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _user(principal: str) -> str:
+    return f"the user {principal.removeprefix('User:')}" if principal else "this user"
+
+
+def _granting(right: KafkaRight) -> tuple[str, str]:
+    """Returns a detail, and the command that grants a right."""
+    user = shlex.quote(right.principal) if right.principal else '"User:$LEADVIEW_USER"'
+    option = " ".join(f"--{right.resource} {shlex.quote(name)}" for name in right.names) or f"--{right.resource}"
+    return "Unless another rule denies it, this grants it:", (
+        'kafka-acls.sh --bootstrap-server "$LEADVIEW_KAFKA_BOOTSTRAP_SERVERS" --command-config admin.properties --add '
+        f"--allow-principal {user} --operation {right.operation} {option}"
+    )
 
 
 def _strangers(strangers: Sequence[problem.Stranger]) -> str:

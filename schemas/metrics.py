@@ -39,6 +39,7 @@ PROBLEM_LABELS = (
     "clock_differs",
     "redis_unknown",
     "kafka_unknown",
+    "kafka_denies",
 )
 """The names of the problems that projectors report: in `leadview_projector_problems`, in logs, and as sections of
 `docs/runbook.md`."""

@@ -154,7 +154,7 @@ ROWS: dict[str, Row] = {
     ),
     "all projectors have another prefix, and may not see such topics": Row(
         sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program; `/healthz`: topics …: "
-        "this user may not read it",
+        "the user … may not read it",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),
@@ -272,6 +272,12 @@ ROWS: dict[str, Row] = {
         command="read the error in the message, and give the user the rights of `deploy/redis-users.conf.example`",
         problems=("no_step",),
         by_one=True,
+        alerts=(*_LATE, "Problem"),
+    ),
+    "the projectors' user lacks a right in Kafka": Row(
+        sign="`status`: Kafka refuses the user … the right Read on …; what is stored is served",
+        command="the line of the message, or all of `deploy/kafka-acls.sh.example`",
+        problems=("kafka_denies",),
         alerts=(*_LATE, "Problem"),
     ),
     "one shard is away": Row(

@@ -20,6 +20,7 @@ from projector.problem import OF_STOPPED_LINES, Problem, lasting, of_line, secon
 from projector.record import Partition
 from schemas import names
 from schemas.control import number_of
+from schemas.heartbeat import KafkaRight
 from schemas.resources import ACCESS_KINDS, KINDS
 from schemas.words import utc
 
@@ -41,12 +42,27 @@ def problems(found: Observation) -> list[Problem]:
     """Returns the problems, causes before their effects, and then the notes. A problem that only follows from another
     one is left out, and the same problem of several projectors is one.
     """
-    every = [*of_servers(found), *_of_projection(found), *of_api(found), *_notes(found)]
+    every = merged([*of_servers(found), *_of_projection(found), *of_api(found), *_notes(found)])
     same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
         same.setdefault(lasting(replace(it, programs=()), 0.0) if by else it, []).append(it)
     return causes([_together(reports) for reports in same.values()])
+
+
+def merged(every: Sequence[Problem]) -> list[Problem]:
+    """Returns them with one problem for each right that Kafka refuses to a user, on whatever number of resources."""
+    denied: dict[KafkaRight, list[problem.KafkaDenies]] = {}
+    for it in every:
+        if isinstance(it, problem.KafkaDenies):
+            denied.setdefault(replace(it.right, names=()), []).append(it)
+    others = [it for it in every if not isinstance(it, problem.KafkaDenies)]
+    rights = []
+    for right, reports in denied.items():
+        programs = dict.fromkeys(program for it in reports for program in it.programs)
+        names = sorted({name for it in reports for name in it.right.names})
+        rights.append(problem.KafkaDenies((*programs,), replace(right, names=tuple(names))))
+    return [*rights, *others]
 
 
 def _together(reports: Sequence[Problem]) -> Problem:
@@ -59,13 +75,11 @@ def _together(reports: Sequence[Problem]) -> Problem:
 
 def causes(together: Sequence[Problem]) -> list[Problem]:
     """Returns those that do not only follow from another one."""
-    return [it for it in together if not any(_follows(it, cause) for cause in together)]
+    return [it for it in together if not any(_follows(it, cause) or _follows_for_api(it, cause) for cause in together)]
 
 
 def _follows(it: Problem, cause: Problem) -> bool:
     """Returns whether a problem is only an effect of another one."""
-    if isinstance(it, problem.ApiUnavailable | problem.ApiReports):
-        return _follows_for_api(it, cause)
     stopped = it.label in OF_STOPPED_LINES
     match cause:
         case problem.RedisFull() | problem.RedisRefusesWrites() | problem.RedisUnknown() if stopped:
@@ -73,6 +87,8 @@ def _follows(it: Problem, cause: Problem) -> bool:
         case problem.RedisFull() | problem.RedisRefusesWrites():  # so heartbeats are not stored either
             return isinstance(it, problem.NoProjector | problem.FewProjectors | problem.Silent | problem.Stale)
         case problem.OtherCluster(accepted=False) if stopped or isinstance(it, problem.Stale):
+            return True
+        case problem.KafkaDenies() if stopped or it.label == "no_partitions":
             return True
         case problem.Reported(reported="no_step") if it.label == "not_advancing":
             return _is_of_line(it, cause)
@@ -89,7 +105,8 @@ def _follows(it: Problem, cause: Problem) -> bool:
     return hinders and isinstance(it, problem.Stale)
 
 
-def _follows_for_api(it: problem.ApiUnavailable | problem.ApiReports, cause: Problem) -> bool:
+def _follows_for_api(it: Problem, cause: Problem) -> bool:
+    """Returns whether a problem of the API is only an effect of another one."""
     match it:
         case problem.ApiUnavailable():
             return isinstance(cause, problem.RedisUnknown | problem.RedisEmpty | problem.Incomplete)
@@ -97,6 +114,8 @@ def _follows_for_api(it: problem.ApiUnavailable | problem.ApiReports, cause: Pro
             return isinstance(cause, problem.NoProjector | problem.RedisFull | problem.RedisRefusesWrites)
         case problem.ApiReports():
             return isinstance(cause, problem.ClockDiffers) and it.label == cause.label
+        case _:
+            return False
 
 
 def is_elsewhere(it: Problem) -> bool:
@@ -116,9 +135,11 @@ def of_servers(found: Observation) -> Iterator[Problem]:
     else:
         yield problem.RedisUnknown(found.redis_unknown)
     if found.kafka:
-        yield from of_topics(found.kafka.topics)
-    else:
+        yield from of_topics(found.kafka.topics, found.principal)
+    elif not found.rights:
         yield problem.KafkaUnknown(found.kafka_unknown)
+    for right in found.rights:
+        yield problem.KafkaDenies((), right)
     yield from of_history(found)
     yield from of_transactions(found)
     yield from of_members(found)
@@ -159,11 +180,13 @@ def of_redis(redis: RedisPart) -> Iterator[Problem]:
         yield problem.ClockDiffers((), redis.clocks)
 
 
-def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
-    """Yields what is wrong with the topics: they must exist, be allowed to this user, be served, and be compacted."""
+def of_topics(topics: Sequence[Topic], principal: str = "") -> Iterator[Problem]:
+    """Yields what is wrong with the topics: they must exist, be allowed to this user, be served, and be compacted.
+    `principal` is the user as Kafka's rights name it.
+    """
     kept = [(topic.name, topic.retention) for topic in topics if topic.retention]
     if forbidden := tuple(topic.name for topic in topics if not topic.allowed):
-        yield problem.TopicMissing(forbidden, allowed=False)
+        yield problem.TopicMissing(forbidden, False, principal)
     if missing := tuple(topic.name for topic in topics if topic.allowed and not topic.exists):
         yield problem.TopicMissing(missing)
     if unserved := tuple(topic.name for topic in topics if topic.leaderless):
@@ -240,9 +263,11 @@ def reported(writer: Writer) -> Iterator[Problem]:
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
+    for right in said.rights:
+        yield problem.KafkaDenies((writer.id,), right)
     lists = zip_longest(said.problems, said.kinds, said.of_lines, fillvalue="")
     for (text, label, line), seconds in zip(lists, chain(said.seconds, repeat(0.0)), strict=False):
-        if label not in _STATES:
+        if label not in _STATES and not (said.rights and label == "kafka_denies"):
             yield problem.Reported(line, (writer.id,), label, text, seconds)
 
 

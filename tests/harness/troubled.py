@@ -19,12 +19,14 @@ from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Memory
 from schemas.faults import Fault
-from schemas.heartbeat import Clocks, FailingLine, Former, HaltedLine, LineTrouble, StandingByLine
+from schemas.heartbeat import Clocks, FailingLine, Former, HaltedLine, KafkaRight, LineTrouble, StandingByLine
 from tests.harness import crm
 from tests.harness.console import observation_of
 from tests.harness.generations import generation, ids
 
 HALT = HaltedLine("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
+
+READ = KafkaRight("Read", "topic", ("crm.contacts", "crm.leads"), "User:leadview")
 
 HELD = problem.HeldPartition(0, 17, 3, "2026-01-01T00:00:00.000Z", 7.0)
 
@@ -33,6 +35,10 @@ EVERY: list[problem.Problem] = [
     problem.KafkaUnknown("no answer"),
     problem.TopicMissing(("a", "b")),
     problem.TopicMissing(("a",), allowed=False),
+    problem.TopicMissing(("a",), allowed=False, principal="User:leadview"),
+    problem.KafkaDenies((), READ),
+    problem.KafkaDenies(("a", "b"), replace(READ, principal="")),
+    problem.KafkaDenies((), KafkaRight("Describe", "cluster", ())),
     problem.TopicUnserved(("a",)),
     problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
     problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
@@ -271,6 +277,9 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "the API's password is changed": lambda: _no_worker("WRONGPASS invalid username-password pair"),
     "no API worker": lambda: _NO_PORT,
     "all API workers hang": lambda: _NO_PORT,
+    "the projectors' user lacks a right in Kafka": lambda: _projectors(
+        *[{"problems": ["Kafka refuses …"], "kinds": ["kafka_denies"], "rights": [READ]}] * 2
+    ),
     "one shard is away": lambda: replace(
         WELL, redis=None, redis_unknown="1 of its 3 shards do not answer: 10.0.0.1:7000", oldest=None
     ),

@@ -94,7 +94,7 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         wait_until(lambda: bad in leadview.run("dead-letters", "list", **signed_in), "it is parked")
         accept = partial(leadview.run, "dead-letters", "accept", bad, "--note", "a test")
         accept(**signed_in).ends(0)
-        refused = "Kafka does not let this user read and write the consumer group other.accepted."
+        refused = f"Kafka refuses the user {PROJECTOR} the right Read on group other.accepted: let an administrator"
         accept(**signed_in | {"group_id": "other"}).ends(1, refused)
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from operate.api_figures import ApiMetrics
 from operate.commands.operator import Operator, table
-from projector.health.judge import problems, unattended
+from projector.health.judge import STALE_SECONDS, problems, unattended
 from projector.health.observe import Observation, observe
 from projector.ledger import acts
 from projector.ledger.acts import Act
@@ -38,7 +38,7 @@ from schemas.words import utc
 
 WATCH_SECONDS = 2.0
 _MOST_ROWS = 20
-"""Of programs, and of partitions that have something to say. More are counted, so that all of it fits on a screen."""
+"""Of programs, and of partitions with which something is wrong. More are counted, so that all fits on a screen."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -346,8 +346,7 @@ def _history_table(acts: Sequence[Act]) -> Table:
     shown = table("time", "act", "outcome", "by", "version")
     for act in acts:
         outcome = f"{act.outcome}: {act.reason}" if act.reason else act.outcome
-        words = " ".join((act.verb, *act.arguments))
-        shown.add_row(act.time, *map(escape, (words, outcome, act.by, act.version)))
+        shown.add_row(act.time, *map(escape, (str(act), outcome, act.by, act.version)))
     return shown
 
 
@@ -397,7 +396,7 @@ def _remarks(found: Observation) -> dict[Partition, str]:
 
 
 def _partition_table(found: Status, remarks: Mapping[Partition, str]) -> Table:
-    """Returns a row for each topic, which sums the partitions that have nothing to say; then the others, those that
+    """Returns a row for each topic, which sums the partitions with which nothing is wrong; then the others, those that
     wait for the longest time first.
     """
     figures = "position", "end offset", "lag", "waiting", "newest event", "checkpoint"
@@ -406,7 +405,7 @@ def _partition_table(found: Status, remarks: Mapping[Partition, str]) -> Table:
     )
     unserved = {at: PartitionStatus(*at, *[None] * 7) for at in remarks}
     partitions = dict(sorted((unserved | {Partition(it.topic, it.partition): it for it in found.partitions}).items()))
-    telling = {at: it for at, it in partitions.items() if it.lag or at in remarks}
+    telling = {at: it for at, it in partitions.items() if at in remarks or (it.waiting_age or 0) > STALE_SECONDS}
     for topic, rows in groupby(partitions.items(), key=lambda row: row[0].topic):
         of_topic = [it for _, it in rows]
         quiet = [it for it in of_topic if Partition(it.topic, it.partition) not in telling]

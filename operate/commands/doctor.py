@@ -311,7 +311,10 @@ async def _topics(found: Observation) -> str:
 
 async def _deletions(found: Observation) -> str:
     """An ordinary pause of all projectors, such as a night, has to be shorter than Kafka keeps deletions."""
-    kept = {it.name: it.retention.deletions for it in _kafka(found).topics if it.retention}
+    topics = _kafka(found).topics
+    kept = {it.name: it.retention.deletions for it in topics if it.retention}
+    if not kept and not all(topic.configured for topic in topics):
+        raise NotKnown("this user lacks the right DescribeConfigs")
     if not kept:
         raise NotKnown("these brokers do not say for how long they keep deletions")
     if short := [f"{name} ({ms} ms)" for name, ms in kept.items() if ms < DELETIONS_MS]:

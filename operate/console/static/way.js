@@ -134,8 +134,8 @@ function redis(picture, well) {
         status.generation === null ? "bad" : "",
       ),
       figure("data as of", status.data_as_of ? clock(Date.parse(status.data_as_of) / 1000, true) : "unknown"),
-      figure(limit ? "memory" : "memory, no limit", memory, share !== null && share > 0.98 ? "bad" : ""),
       figure("dead letters", count(status.dead_letters)),
+      figure(limit ? "memory" : "memory, no limit", memory, share !== null && share > 0.98 ? "bad" : ""),
     ),
     share === null
       ? null

@@ -6,6 +6,7 @@ picture that it gets, so it says what changes within two seconds, and an hour of
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from docs.generate.troubles import ROWS
 from operate.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
 from operate.console.picture import Picture, picture
 from projector.health.observe import ApiPart, Observation
+from projector.ledger.acts import Act
 from projector.problem import Problem
 from projector.words import Said, headline, say
 from tests.harness.chromium import Page, open_page
@@ -147,6 +149,18 @@ def test_nothing_is_green_that_has_a_problem(page: Page, console: FedConsole, ab
     assert ("projectors" in flowing(page)) == (said.stops != "all")
     for part in wrong:
         assert "✕" in page.text(f"#stage-{part} .body"), "it is not said by colour alone"
+
+
+def test_figures_stand_beside_their_names_and_times_are_of_utc(page: Page, console: FedConsole) -> None:
+    shown = replace(
+        pictured(WELL), history=[Act("drop", [], "ada", "done", "", "2026-01-01T00:00:00Z", "1", {"generation": 1})]
+    )
+    show(page, console, replace(shown, status=replace(shown.status, data_as_of="2026-01-01T23:59:58.765Z")))
+    beside = "document.querySelector('#stage-redis meter').previousElementSibling.lastElementChild.innerText"
+    assert "memory" in page.do(beside)
+    assert "23:59:58Z" in page.text("#stage-redis")
+    assert page.text("#sampled") == f"as of {datetime.fromtimestamp(shown.at // 1000, UTC):%H:%M:%S}Z"
+    assert page.text("#history") == "2026-01-01T00:00:00Z ada: drop (generation 1): done"
 
 
 _HOUR = 3600

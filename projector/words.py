@@ -382,7 +382,7 @@ def _of_api(about: _OfApi, page: str) -> tuple[str, ...]:
             if not ready:
                 what = "no worker of the API is ready, so that every request gets 503"
             elif ready < workers:
-                what = f"{workers - ready} of {workers} workers of the API are not ready, and answer 503"
+                what = f"{workers - ready} of {workers} workers of the API: not ready, so that their requests get 503"
             told = f"{'; '.join(cause.rstrip('.') for cause in causes[:_MOST_NAMED])}. " if causes else ""
             return what, f"{told}`doctor --api` with the environment of the API, and its log, say more", no_api
         case problem.ApiReports("not_written"):

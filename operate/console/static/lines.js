@@ -154,7 +154,7 @@ function make(chart, parent, colour) {
           dash: DASHES[index],
           points: { show: isAlone },
           spanGaps: false,
-          value: (_, value) => (value == null ? (chart.none ?? "not known") : chart.show(value)),
+          value: (_, value, __, index) => (index == null ? "-" : reading(chart, value)),
         })),
       ],
       legend: { markers: { width: 2, dash: (_, index) => BORDERS[index - 1] } },
@@ -167,6 +167,8 @@ function make(chart, parent, colour) {
   holder.addEventListener("keydown", (event) => move(event, plot, chart));
   return { chart, holder, plot, watch };
 }
+
+const reading = (chart, value) => (value == null ? (chart.none ?? "not known") : chart.show(value));
 
 // A single point has no line that would show it.
 const isAlone = (plot, series) => plot.data[series].filter((value) => value != null).length === 1;
@@ -200,7 +202,7 @@ function move(event, plot, chart) {
   plot.setCursor({ left: plot.valToPos(points[index][0] / 1000, "x"), top: 10 }, true, true);
   const said = chart.lines.map(([name, label]) => {
     const value = points[index][FIELDS.indexOf(name)];
-    return `${label} ${value == null ? "not known" : chart.show(value)}`;
+    return `${label} ${reading(chart, value)}`;
   });
   say(byId("moment"), `${clock(points[index][0] / 1000, true)}: ${said.join(", ")}`);
 }

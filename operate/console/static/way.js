@@ -4,6 +4,7 @@ import { badge, byId, clock, count, duration, fill, h, mebibytes, milliseconds, 
 
 const SVG = "http://www.w3.org/2000/svg";
 const SOON_SECONDS = 10; // what has waited for less than this is simply being applied
+const SHORT = 60; // characters of a problem in a part
 const FAST = 50; // a second: the arrow moves no faster than at this rate
 
 const figure = (name, value, state = "") =>
@@ -30,11 +31,16 @@ export function showWay(picture) {
 }
 
 // Nothing in a part is green while it has a problem, whatever else works there: `parts` gets the state of badges that
-// would be. What says the problem is in the part as well.
+// would be. The beginning of what says the problem is in the part as well.
 function show(id, problems, parts) {
   const shown = parts(problems.length ? "plain" : "well").filter((each) => each !== null);
   const isSaid = shown.some((each) => each.matches(".badge.wrong") || each.querySelector(".badge.wrong"));
-  fill(body(id), ...(isSaid ? [] : problems.map((said) => badge("wrong", said.what))), ...shown);
+  fill(body(id), ...(isSaid ? [] : problems.map((said) => badge("wrong", beginning(said.what)))), ...shown);
+}
+
+// The verdict has all of it.
+function beginning(text) {
+  return text.length <= SHORT ? text : `${text.slice(0, text.lastIndexOf(" ", SHORT))} …`;
 }
 
 const total = (rates) => {

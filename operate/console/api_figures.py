@@ -24,7 +24,8 @@ _BUCKET = f"{metrics.REQUEST_SECONDS.name}_bucket"
 
 
 class ApiFigures(msgspec.Struct, frozen=True):
-    """Rates are per second over the last seconds, latencies in milliseconds; None if there was no request.
+    """Rates are per second over the last seconds, latencies in milliseconds; None if there was no request. `waiting`
+    counts the requests that wait for a change now.
 
     `answers` has the rate of each status. `unread` says why a metrics port could not be read.
     """
@@ -34,6 +35,7 @@ class ApiFigures(msgspec.Struct, frozen=True):
     p50: float | None = None
     p99: float | None = None
     ready_workers: int | None = None
+    waiting: int | None = None
     unread: str = ""
 
 
@@ -44,13 +46,14 @@ class Figures(msgspec.Struct, frozen=True):
     answers: Mapping[str, float]
     buckets: Mapping[float, float]
     ready_workers: int
+    waiting: int
 
 
 def counts(texts: Sequence[str], at: float) -> Figures:
     """Returns the sum of what these metrics ports export."""
     answers: Counter[str] = Counter()
     buckets: Counter[float] = Counter()
-    workers = 0
+    workers = waiting = 0
     for text in texts:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -60,14 +63,16 @@ def counts(texts: Sequence[str], at: float) -> Figures:
                     buckets[float(sample.labels["le"])] += sample.value  # type: ignore[assignment]
                 elif sample.name == metrics.READY_WORKERS.name and sample.value == sample.value:
                     workers += int(sample.value)
-    return Figures(at, answers, buckets, workers)
+                elif sample.name == metrics.WAITING.name:
+                    waiting += int(sample.value)
+    return Figures(at, answers, buckets, workers, waiting)
 
 
 def figures(before: Figures, after: Figures) -> ApiFigures:
     """Returns what happened between two readings. A counter that went back belongs to a program that was restarted."""
     seconds = after.at - before.at
     if seconds <= 0:
-        return ApiFigures(ready_workers=after.ready_workers)
+        return ApiFigures(ready_workers=after.ready_workers, waiting=after.waiting)
     rates = {
         status: (value - before.answers.get(status, 0)) / seconds
         for status, value in sorted(after.answers.items())
@@ -80,6 +85,7 @@ def figures(before: Figures, after: Figures) -> ApiFigures:
         p50=_quantile(grown, 0.5),
         p99=_quantile(grown, 0.99),
         ready_workers=after.ready_workers,
+        waiting=after.waiting,
     )
 
 

@@ -217,15 +217,12 @@ class Checker:
 
     def _check_end_of_wait(self, answer: Response) -> None:
         """Check how long a request waited with a key that was not served any more."""
-        refusing = [
-            (self._published.of(answer.key), lambda value: value == "active"),
-            (self._published.of(answer.organization), lambda value: value == "on"),
-        ]
+        rows = (("active", self._published.of(answer.key)), ("on", self._published.of(answer.organization)))
         changes = [
             state.acked_at
-            for states, serves in refusing
+            for serves, states in rows
             for state in states
-            if state.sent_at <= answer.answered_at and not serves(state.value)
+            if state.sent_at <= answer.answered_at and state.value != serves
         ]
         changed_at = max(changes, default=inf)
         delay = answer.answered_at - max(changed_at, answer.asked_at)

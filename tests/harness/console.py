@@ -214,7 +214,7 @@ def observation_of(second: int) -> Observation:
 def _api(second: int) -> ApiFigures:
     phase = second % REPEATS
     answers = {"200": 100.0 + phase, "401": float(phase % 3), "503": float(phase == 31)}
-    return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)
+    return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2, phase)
 
 
 _DRAWN = """

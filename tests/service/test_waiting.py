@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -265,9 +266,13 @@ async def test_those_that_wait_do_not_take_the_places_of_other_connections(
         assert idle.recv(65536).startswith(b"HTTP/1.1 200 ")
         for number in range(1, 2 * Few.max_connections):
             stack.enter_context(served.connect()).sendall(get(PATH, crm.KEY, f"Prefer: {LONG}"))
-            await eventually(lambda number=number: Few.worker.waiting.total == number, "the request waits")
+            await eventually(partial(has_waiting, number), "the request waits")
         idle.sendall(HEALTH)
         assert idle.recv(65536).startswith(b"HTTP/1.1 200 "), "it is not closed"
+
+
+def has_waiting(number: int) -> bool:
+    return Few.worker.waiting.total == number
 
 
 @pytest.mark.parametrize("kind", ["redis_server", "redis_shards"])

@@ -181,6 +181,7 @@ function theApi({ status, api, shards }, well) {
       ),
       figure("latency, median", milliseconds(api.p50)),
       figure("latency, p99", milliseconds(api.p99)),
+      figure("waiting for a change", count(api.waiting)),
       figure("workers ready", count(api.ready_workers)),
     ),
   ];

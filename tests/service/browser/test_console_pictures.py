@@ -25,7 +25,7 @@ from tests.harness.troubled import EVERY, OBSERVED, WELL, shards
 
 pytestmark = pytest.mark.browser
 
-_API = ApiFigures(100.0, {"200": 100.0}, 1.0, 9.0, 2)
+_API = ApiFigures(100.0, {"200": 100.0}, 1.0, 9.0, 2, 0)
 PARTS = ("kafka", "projectors", "redis", "api")
 AWAY = {"projectors": ["not known: Redis cannot be read"], "redis": ["cannot be read"], "api": ["not known: Redis"]}
 SAID_IN_PARTS = {

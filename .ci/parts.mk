@@ -58,7 +58,7 @@ screenshots: $(VENV)/dev.stamp
 
 # Looks at that documentation in Chromium (on Debian: apt install chromium).
 docs-test: docs
-	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py tests/service/test_keep_fresh.py
 
 # Lints the OpenAPI and the AsyncAPI document, refuses a change that breaks clients or producers of the last release, and
 # lets gitleaks find the test vectors of keys. actionlint reads the workflows. Needs Node.js 20 and npm.

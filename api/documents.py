@@ -66,14 +66,10 @@ class Documents:
             return await self._read_or_wait(worker, request)
         return self._response(await self._reply(worker, request))  # rows 5 to 10
 
-    async def _reply(self, worker: Worker, request: Request, *, paid_by: Credentials | None = None) -> Reply:
-        """Returns the reply of Redis to a request. Nothing is charged if `paid_by` names the caller: it has paid."""
+    async def _reply(self, worker: Worker, request: Request, *, waits: bool = False) -> Reply:
+        """Returns the reply of Redis to a request. One that `waits` for a record is not charged while there is none."""
         try:
-            if paid_by is None:
-                caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
-            else:
-                caller, queue = paid_by, paid_by.organization_tag
-                reply = await worker.store.serve(caller, self._resource, request.last_segment, (), queue, free=True)
+            caller, reply = await self._serve(worker, request, waits=waits)  # rows 3 and 4, then Redis
             if not reply.charged:  # Redis refused to write the charge: the local limiter decides about the request
                 worker.counters.limiter_failures += 1
                 reply = worker.limiter.charge(caller, reply)
@@ -88,33 +84,31 @@ class Documents:
 
     async def _read_or_wait(self, worker: Worker, request: Request) -> Response:
         """Answer a GET as soon as the record differs from the ETags of the request; without any, as soon as there is a
-        record; at the latest after the seconds that `Prefer` names.
+        record; at the latest after the seconds that `Prefer` names. Only the last reply of Redis is charged.
         """
-        loop, paid_by = asyncio.get_running_loop(), None
+        now = asyncio.get_running_loop().time
         seconds, tags = wait_of(request.headers[b"prefer"]), request.headers.get(b"if-none-match")
-        is_applied, until = seconds > 0, loop.time() + seconds
+        is_applied, until = seconds > 0, now() + seconds
         while True:
-            reply = await self._reply(worker, request, paid_by=paid_by)
+            waits = now() < until and not request.waits_no_longer
+            reply = await self._reply(worker, request, waits=waits and tags is None)
             caller = request.caller
             is_awaited = reply.status == (404 if tags is None else 304)
-            if caller is None or not is_awaited or request.waits_no_longer or loop.time() >= until:
-                break
+            if caller is None or not waits or not is_awaited:
+                return self._response(reply, b"preference-applied: wait=%d\r\n" % seconds if is_applied else b"")
             waiter = Waiter(caller, self._resource, request.last_segment, reply.value[ETAG] or NO_ETAG)
             with worker.waiting.place(waiter) as is_admitted:
-                if not is_admitted:
-                    is_applied = False
-                    break
-                paid_by = caller if tags is None else None  # 304 is free, and 404 is charged once
-                request.waits, began_at = waiter.over, loop.time()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(until):
-                        await waiter.over.wait()
-                request.waits = None
-                request.waited += loop.time() - began_at
-        applied = b"preference-applied: wait=%d\r\n" % seconds if is_applied else b""
-        return self._response(reply, applied)
+                if is_admitted and not request.waits_no_longer:
+                    request.waits, began_at = waiter.over, now()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(until):
+                            await waiter.over.wait()
+                    request.waits = None
+                    request.waited += now() - began_at
+                elif not is_admitted:
+                    is_applied, until = False, now()
 
-    async def _serve(self, worker: Worker, request: Request) -> tuple[Credentials, Reply]:
+    async def _serve(self, worker: Worker, request: Request, *, waits: bool) -> tuple[Credentials, Reply]:
         """Call Redis for a key that was valid lately, or try a key out: admit it, serve the request, settle it."""
         authorization, segment = request.headers.get(b"authorization", b""), request.last_segment
         caller, trial = worker.keys.known(authorization), None
@@ -130,7 +124,7 @@ class Documents:
         record_id, accepted = segment if is_uuid(segment) else None, None
         try:
             etags = etags_to_match(request.headers.get(b"if-none-match"))
-            reply = await worker.store.serve(caller, self._resource, record_id, etags, queue)
+            reply = await worker.store.serve(caller, self._resource, record_id, etags, queue, waits=waits)
             accepted = reply.status != InvalidApiKey.status
         finally:
             if not (is_known and accepted):

@@ -44,7 +44,8 @@ from api.request import REPEATED, Request, Response, encode_head, error_response
 from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
-"""For each worker. The connections of 4,096 waiting clients take about 30 MiB."""
+"""For each worker, without those whose request waits (`api/waiting.py`). The connections of 4,096 clients take about
+30 MiB."""
 SEND_BUFFER = 128 * 1024
 """Bytes of the kernel's buffer for what a client has not read. At most half of them are the kernel's own structures,
 the rest is for responses. Without this limit, the buffer would grow up to 4 MB. It holds more than one segment of the
@@ -199,7 +200,7 @@ class Edge(asyncio.Protocol):
         self._client = client and client[0]
         transport.set_write_buffer_limits(high=0)  # so `pause_writing` is called if the send buffer is full
         self._connections.add(self)
-        if len(self._connections) > self.max_connections:
+        if len(self._connections) - self._worker.waiting.total > self.max_connections:
             self._make_room()
         self._wait(self.head_seconds)
 

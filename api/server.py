@@ -13,6 +13,7 @@ from uvicorn.supervisors import Multiprocess
 
 from api.app import Api
 from api.edge import MAX_CONNECTIONS, RECEIVE_BUFFER, SEND_BUFFER, Edge
+from api.waiting import MOST, Waiting
 from runtime import logs, metrics_port
 from schemas.settings import ApiSettings
 
@@ -75,7 +76,7 @@ class _Workers(Multiprocess):
 
 def _application(settings: ApiSettings, snapshots: Path | None) -> Api:
     logs.configure(settings.log_level)  # each worker is a new process
-    Edge.max_connections = _raise_file_limit()
+    Edge.max_connections, Waiting.most = _raise_file_limit()
     Edge.idle_seconds = settings.api_keep_alive
     application = Api(settings, snapshots)
     # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
@@ -85,12 +86,15 @@ def _application(settings: ApiSettings, snapshots: Path | None) -> Api:
     return application
 
 
-def _raise_file_limit() -> int:
-    """Allow this process as many open files as `MAX_CONNECTIONS` needs. Returns how many connections it may have."""
+def _raise_file_limit() -> tuple[int, int]:
+    """Allow this process as many open files as it needs. Returns how many connections it may have, and how many more
+    whose request waits: if the limit is lower, each of them gets half.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return max(1, soft - _OTHER_FILES)
-    return MAX_CONNECTIONS
+    wanted = MAX_CONNECTIONS + MOST + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MAX_CONNECTIONS, MOST
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    connections = max(1, min(MAX_CONNECTIONS, (soft - _OTHER_FILES) // 2))
+    return connections, max(0, min(MOST, soft - _OTHER_FILES - connections))

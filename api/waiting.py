@@ -1,16 +1,15 @@
 """Requests that wait until a record changes (`Prefer: wait`, RFC 7240).
 
-The worker looks after all that wait at one server in one call, and reads the ETags of their records. It looks more
-rarely the more of them there are, so that they cost Redis no more than a twentieth of its time. Twice a second it also
-asks whether their keys are still valid. A look only ends the wait: what is answered is read, checked and charged like
-any other request.
+The worker looks after all that wait at one server, many in one call, which reads the ETags of their records and whether
+their keys are still served. It looks more rarely the more of them there are, so that they cost Redis no more than a
+twentieth of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -26,12 +25,13 @@ MOST_OF_ONE = 64
 """Maximum number of them for one organization."""
 _LEAST_SECONDS = 0.005
 """The shortest pause between two looks."""
-_SECONDS_EACH = 40e-6
-"""The pause for each request that waits, if their sum is longer: Redis reads an ETag in one or two microseconds."""
-_CHECK_SECONDS = 0.5
-"""The time between two checks of the keys."""
-_SLICE = 250
-"""Maximum number of ETags that are read in one call: Redis does nothing else meanwhile."""
+_SECONDS_EACH = 100e-6
+"""The time between the beginnings of two looks for each request that waits, if their sum is longer: Redis needs up to
+five microseconds for each."""
+MOST_IN_A_CALL = 100
+"""Maximum number of requests in one call: Redis does nothing else meanwhile."""
+_CALLS = 32
+"""Calls that are under way at the same time on a cluster, where each is about the requests of one organization."""
 
 
 class Waiter(Struct, eq=False):
@@ -47,6 +47,9 @@ class Waiter(Struct, eq=False):
 class Waiting:
     """The requests of a worker that wait."""
 
+    most: ClassVar[int] = MOST
+    """Fewer if the limit of open files is low."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiters: dict[bytes, set[Waiter]] = defaultdict(set)
@@ -60,7 +63,7 @@ class Waiting:
     def place(self, waiter: Waiter) -> Iterator[bool]:
         """Let a request wait in the block. Yields False if no further request may wait."""
         of_organization = self._waiters[waiter.caller.organization_tag]
-        admits = not self.has_ended and self.total < MOST and len(of_organization) < MOST_OF_ONE
+        admits = not self.has_ended and self.total < self.most and len(of_organization) < MOST_OF_ONE
         if admits:
             of_organization.add(waiter)
             self.total += 1
@@ -81,44 +84,40 @@ class Waiting:
 
     async def watch(self) -> None:
         """Look after all that wait, until it is cancelled."""
-        clock, checked_at = asyncio.get_running_loop().time, 0.0
+        clock, began_at = asyncio.get_running_loop().time, 0.0
         while True:
             await self._begun.wait()
             if not self.total:
                 self._begun.clear()
                 continue
-            await asyncio.sleep(max(_LEAST_SECONDS, self.total * _SECONDS_EACH))
-            if clock() - checked_at > _CHECK_SECONDS:
-                checked_at = clock()
-                await self._check_keys()
-            await self._look()
+            await asyncio.sleep(max(_LEAST_SECONDS, began_at + self.total * _SECONDS_EACH - clock()))
+            began_at = clock()
+            await self.look()
 
-    async def _look(self) -> None:
-        """Wake those whose record has changed, and those whose server cannot be asked: they find out why."""
+    async def look(self) -> None:
+        """Wake those whose record has changed, those whose key is not served any more, and those whose server cannot be
+        asked: they find out why.
+        """
         # On a cluster, the records of an organization are in one slot, and a script may read those of one slot only.
-        together = [*map(list, self._waiters.values())] if self._store.sharded else [self._all()]
-        for waiters in together:
-            rest = iter(waiters)
-            while some := list(islice(rest, _SLICE)):
-                try:
-                    etags = await self._store.etags([(one.caller, one.resource, one.record_id) for one in some])
-                except Unavailable:
-                    _wake(some)
-                else:
-                    _wake(one for one, etag in zip(some, etags, strict=True) if etag != one.seen)
+        sharded = self._store.sharded
+        together = [*map(list, self._waiters.values())] if sharded else [self._all()]
+        slices = (
+            waiters[place : place + MOST_IN_A_CALL]
+            for waiters in together
+            for place in range(0, len(waiters), MOST_IN_A_CALL)
+        )
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_CALLS if sharded else 1):
+                group.create_task(self._look_at(slices))
 
-    async def _check_keys(self) -> None:
-        """Wake those whose key is not valid any more, or whose organization has no access."""
-        by_key: dict[bytes, list[Waiter]] = defaultdict(list)
-        for one in self._all():
-            by_key[one.caller.key_record].append(one)
-        for waiters in by_key.values():
+    async def _look_at(self, slices: Iterator[list[Waiter]]) -> None:
+        for waiters in slices:
             try:
-                is_valid = await self._store.admits(waiters[0].caller, waiters[0].resource)
+                etags = await self._store.look([(one.caller, one.resource, one.record_id) for one in waiters])
             except Unavailable:
-                is_valid = False
-            if not is_valid:
                 _wake(waiters)
+            else:
+                _wake(one for one, etag in zip(waiters, etags, strict=True) if etag != one.seen)
 
     def _all(self) -> list[Waiter]:
         return [one for waiters in self._waiters.values() for one in waiters]

@@ -23,11 +23,12 @@ from bench import (
     rebuild,
     redis_work,
     rounds,
+    waiting,
 )
 from bench.benchmark import Benchmark, Lab, MeasurementFailed
 from devstack.child import ServerFailed
 
-_MODULES = (api, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, documents, growth)
+_MODULES = (api, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, documents, waiting, growth)
 _BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}
 _DIRECTORY = Path(__file__).parent
 _QUICK_DIRECTORY = _DIRECTORY.parent / "build" / "bench"

@@ -26,6 +26,9 @@ from schemas.resources import RESOURCES
 FLOOR = Subject("plain-set-and-get", "limit", "getmany, decode, SET; bare ASGI that returns what GET finds")
 _WORST = Metric("worst", "ms")
 _PROBED = Metric("probed", "events")
+_WAITED_P50 = Metric("waiting, p50", "ms")
+_WAITED_P99 = Metric("waiting, p99", "ms")
+_WAITED = Metric("p99 of waiting, as a multiple of p99", "times")
 _RATE = 1000.0
 _PROBE_EVERY = 20
 _SECONDS = 20.0
@@ -53,7 +56,13 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
 def _measure(service: Pipeline, changes: Changes, case: str) -> Values:
     rate, every = (_QUIET_RATE, 1) if case == QUIET else (_RATE, _PROBE_EVERY)
     events = changes.take(int(service.lab.seconds(_SECONDS) * rate), every)
-    return _values(_during_rebuild(service, events, rate) if case == REBUILDING else service.probe(events, rate))
+    report = _during_rebuild(service, events, rate) if case == REBUILDING else service.probe(events, rate, waits=True)
+    waited = {
+        _WAITED_P50.name: report.waited_p50 * 1e3,
+        _WAITED_P99.name: report.waited_p99 * 1e3,
+        _WAITED.name: report.waited_p99 / report.p99,
+    }
+    return {**_values(report), **waited}
 
 
 def _measure_floor(floor: Pipeline, changes: Changes, case: str) -> Values:
@@ -70,7 +79,7 @@ def _values(report: Report) -> Values:
 
 def _during_rebuild(service: Pipeline, events: Sequence[Event], rate: float) -> Report:
     with service.rebuilding() as rebuilding:
-        report = service.probe(events, rate)
+        report = service.probe(events, rate, waits=True)
         if service.is_complete(rebuilding.generation) and not service.lab.quick:
             raise MeasurementFailed("the rebuild ended before the measurement: it needs more records")
     return report
@@ -112,10 +121,11 @@ BENCHMARK = Benchmark(
     what=(
         "The time from the producer's call (acks=all, 1 ms linger) to the first HTTP response that shows the event. "
         "Leads and contacts change at a fixed rate (open loop). One of 20 is requested every millisecond until the "
-        "response shows it. One projector, one API worker, 400,000 records in Kafka. The floor gets the same events at "
-        "the same rate, through topics and a Redis of its own, while Leadview has none."
+        "response shows it, and another request waits for it (`Prefer: wait`) from half a second before. One "
+        "projector, one API worker, 400,000 records in Kafka. The floor gets the same events at the same rate, through "
+        "topics and a Redis of its own, while Leadview has none."
     ),
-    metrics=(P50, P99, P999, _WORST, _PROBED, LATE),
+    metrics=(P50, P99, P999, _WORST, _WAITED_P50, _WAITED_P99, _WAITED, _PROBED, LATE),
     subjects=(Subject(LEADVIEW, "leadview", "one projector, one API worker"), FLOOR),
     cases=(ALONE, REBUILDING, QUIET),
     prepare=_prepare,
@@ -124,6 +134,7 @@ BENCHMARK = Benchmark(
         Target(P99.name, REBUILDING, 2.0, at_least=False, against=FLOOR.name, case_against=ALONE),
         Target(P99.name, ALONE, 25.0, at_least=False),
         Target(P99.name, REBUILDING, 25.0, at_least=False),
+        *(Target(_WAITED.name, case, 2.0, at_least=False) for case in (ALONE, REBUILDING, QUIET)),
     ),
     needs_kafka=True,
 )

@@ -86,12 +86,13 @@ class Pipeline(Struct):
         filled = self.redis.hget(names.CONTROL, control.FILLED)
         return isinstance(filled, bytes) and generation in control.parse_generations(filled)
 
-    def probe(self, events: Sequence[Event], rate: float) -> Report:
+    def probe(self, events: Sequence[Event], rate: float, *, waits: bool = False) -> Report:
         """Send `rate` of these events a second, and measure the time until the probed ones are visible.
+        With `waits`, further requests wait for them.
 
         Raises MeasurementFailed, and ServerFailed if the projector cannot do its work any more.
         """
-        order = ProbeOrder(self.kafka, self.api.port, rate, events)
+        order = ProbeOrder(self.kafka, self.api.port, rate, events, waits)
         with ordered(self.lab, order, self.cores.load) as prober:
             ended = while_running(self.process, lambda: not prober.running)
             wait_until(ended, "all events are visible", len(events) / rate + _VISIBLE_SECONDS)

@@ -33,6 +33,10 @@ _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _DRAIN_SECONDS = 1.0
 _RETRY_SECONDS = 0.001
 _PROBE_CONNECTIONS = 32
+_MOST_WAITING = 128
+_AHEAD_SECONDS = 0.5
+"""How long before its event a request begins to wait for it."""
+_ETAG = re.compile(rb"(?i)\r\netag: *([^\r]+)")
 _PROBED_SECONDS = 120.0
 _FLUSH_SECONDS = 5.0
 _PRODUCER = {"acks": "all", "linger.ms": 1, "partitioner": "murmur2_random"}
@@ -64,12 +68,15 @@ class Event(Struct, frozen=True):
 
 
 class ProbeOrder(Struct, tag=True):
-    """Send these events to Kafka, `rate` a second. Request the documents of those with a request until they show it."""
+    """Send these events to Kafka, `rate` a second. Request the documents of those with a request until they show it.
+    With `waits`, another request for each of them also waits for it (`Prefer: wait`).
+    """
 
     bootstrap_servers: str
     port: int
     rate: float
     events: Sequence[Event]
+    waits: bool = False
 
 
 class Report(Struct):
@@ -86,6 +93,9 @@ class Report(Struct):
     worst: float = 0.0
     failure: str = ""
     """What was not right, such as the first line of the first response that was not 200."""
+    waited_p50: float = 0.0
+    waited_p99: float = 0.0
+    """Of the requests that wait for their event."""
 
 
 class Connection:
@@ -203,12 +213,22 @@ class Sender:
 
 
 class _Probe(Struct, order=True):
-    """An event whose document is requested until it shows the event: next at the time `at`."""
+    """An event whose document is requested until it shows the event: next at the time `at`.
+
+    A probe that waits asks for the ETag of the document first, before its event is produced.
+    """
 
     at: float
     produced: float
     mark: bytes
     request: bytes
+    waits: bool = False
+    etag: bytes = b""
+
+    def next_request(self) -> bytes:
+        if not self.etag:
+            return self.request
+        return b"%bIf-None-Match: %b\r\nPrefer: wait=30\r\n\r\n" % (self.request.removesuffix(b"\r\n"), self.etag)
 
 
 class Prober:
@@ -224,57 +244,81 @@ class Prober:
         self._order = order
         self._producer = Producer({**_PRODUCER, "bootstrap.servers": order.bootstrap_servers})
         self._producer.list_topics(timeout=10)  # so that it is connected before the first event
-        self._pool = Pool(order.port, _PROBE_CONNECTIONS)
-        self._waiting: list[_Probe] = []
+        self._pool = Pool(order.port, _PROBE_CONNECTIONS + (_MOST_WAITING if order.waits else 0))
+        self._due: list[_Probe] = []
         self._in_flight: dict[Connection, _Probe] = {}
+        self._ahead: dict[int, _Probe] = {}
+        """Those that wait, by the number of their event, until it is produced."""
+        self._waiting = 0
         self._times: list[float] = []
+        self._waited: list[float] = []
         self._late: list[float] = []
 
     def run(self) -> Report:
         """Returns the times until the events were visible. `failed` counts those that never were."""
-        events, at = self._order.events, 0
-        started = due = perf_counter()
-        ended = started + len(events) / self._order.rate
+        events, at, begun = self._order.events, 0, 0
+        started = perf_counter()
+        due = started + _AHEAD_SECONDS
+        ended = due + len(events) / self._order.rate
         while (now := perf_counter()) < ended + _PROBED_SECONDS:
             while at < len(events) and due <= now:
                 self._late.append(now - due)
-                self._produce(events[at])
+                self._produce(events[at], self._ahead.pop(at, None))
                 at, due = at + 1, due + 1 / self._order.rate
+            while self._order.waits and begun < min(len(events), at + 1 + int(_AHEAD_SECONDS * self._order.rate)):
+                self._begin_to_wait(begun, events[begun])
+                begun += 1
             self._send_due()
-            if at == len(events) and not self._waiting and not self._in_flight:
+            if at == len(events) and not self._due and not self._in_flight:
                 break
             self._receive(due if at < len(events) else now + 1.0)
         seconds = perf_counter() - started
         self._producer.flush(_FLUSH_SECONDS)
-        missing = len(self._waiting) + len(self._in_flight)
-        probes = len(self._times) + missing
-        return _report(self._times, self._late, probes, missing, "an event was never served", seconds)
+        missing = len(self._due) + len(self._in_flight)
+        report = _report(
+            self._times, self._late, len(self._times) + missing, missing, "an event was never served", seconds
+        )
+        self._waited.sort()
+        report.waited_p50, report.waited_p99 = (_percentile(self._waited, share) for share in (0.5, 0.99))
+        return report
 
-    def _produce(self, event: Event) -> None:
+    def _begin_to_wait(self, number: int, event: Event) -> None:
+        if event.request is not None and self._waiting < _MOST_WAITING:
+            self._waiting += 1
+            self._ahead[number] = _Probe(perf_counter(), inf, event.mark, event.request, waits=True)
+            heappush(self._due, self._ahead[number])
+
+    def _produce(self, event: Event, waiting: _Probe | None) -> None:
         produced = perf_counter()
         self._producer.produce(event.topic, event.value, event.key)
         self._producer.poll(0)
+        if waiting is not None:
+            waiting.produced = produced
         if event.request is not None:
-            heappush(self._waiting, _Probe(produced, produced, event.mark, event.request))
+            heappush(self._due, _Probe(produced, produced, event.mark, event.request))
 
     def _send_due(self) -> None:
         """Send the requests that are due, as long as there are idle connections."""
-        while self._waiting and self._pool.idle and self._waiting[0].at <= perf_counter():
-            probe, connection = heappop(self._waiting), self._pool.idle.popleft()
+        while self._due and self._pool.idle and self._due[0].at <= perf_counter():
+            probe, connection = heappop(self._due), self._pool.idle.popleft()
             self._in_flight[connection] = probe
-            connection.send(probe.request, probe.produced)
+            connection.send(probe.next_request(), probe.produced)
 
     def _receive(self, until: float) -> None:
         """Receive responses. Waits for the first one at most until something is due."""
-        if self._waiting and self._pool.idle:
-            until = min(until, self._waiting[0].at)
+        if self._due and self._pool.idle:
+            until = min(until, self._due[0].at)
         for connection, response in self._pool.receive(until):
             probe, now = self._in_flight.pop(connection), perf_counter()
             if probe.mark in response:
-                self._times.append(now - probe.produced)
+                (self._waited if probe.waits else self._times).append(now - probe.produced)
+                self._waiting -= probe.waits
+                continue
+            if probe.waits and (etag := _ETAG.search(response)):
+                probe.etag, probe.at = etag[1], now
             else:
                 probe.at = now + _RETRY_SECONDS
-                heappush(self._waiting, probe)
+            heappush(self._due, probe)
 
 
 def _report(

@@ -29,6 +29,7 @@ WATCHED_SECONDS = 1.0
 
 T = TypeVar("T")
 _BUCKET = f"{metrics.REQUEST_SECONDS.name}_bucket"
+_GAUGES = (metrics.READY_WORKERS.name, metrics.WORKERS.name, metrics.WAITING.name)
 _DOCUMENTS = frozenset(it.noun for it in RESOURCES)
 """The routes of which 503 is a problem: `/readyz` of a worker that is about to end answers it as well."""
 
@@ -45,6 +46,7 @@ class Figures(msgspec.Struct, frozen=True):
     workers: int = 0
     unavailable: float = 0
     reported: Mapping[str, int] = {}
+    waiting: int = 0
 
 
 def counts(texts: Sequence[str], at: float) -> Figures:
@@ -52,7 +54,8 @@ def counts(texts: Sequence[str], at: float) -> Figures:
     answers: Counter[str] = Counter()
     buckets: Counter[float] = Counter()
     reported: Counter[str] = Counter()
-    workers, ready, unavailable = 0, 0, 0.0
+    gauges: Counter[str] = Counter()
+    unavailable = 0.0
     for text in texts:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -62,13 +65,12 @@ def counts(texts: Sequence[str], at: float) -> Figures:
                         unavailable += sample.value
                 elif sample.name == _BUCKET:
                     buckets[float(sample.labels["le"])] += sample.value  # type: ignore[assignment]
-                elif sample.name == metrics.READY_WORKERS.name and sample.value == sample.value:
-                    ready += int(sample.value)
-                elif sample.name == metrics.WORKERS.name:
-                    workers += int(sample.value)
+                elif sample.name in _GAUGES and sample.value == sample.value:
+                    gauges[sample.name] += int(sample.value)
                 elif sample.name == metrics.API_PROBLEMS.name and sample.value:
                     reported[sample.labels["problem"]] += int(sample.value)
-    return Figures(at, answers, buckets, ready, workers, unavailable, reported)
+    ready, workers, waiting = (gauges[name] for name in _GAUGES)
+    return Figures(at, answers, buckets, ready, workers, unavailable, reported, waiting)
 
 
 def figures(before: Figures, after: Figures, causes: Sequence[str] = ()) -> ApiPart:
@@ -78,6 +80,7 @@ def figures(before: Figures, after: Figures, causes: Sequence[str] = ()) -> ApiP
     now = ApiPart(
         ready_workers=after.ready_workers,
         workers=after.workers or None,
+        waiting=after.waiting,
         causes=tuple(causes),
         reported=dict(after.reported),
     )

@@ -37,7 +37,7 @@ def serve(
 
 
 @_folder.script
-def etags(*, documents: Keys) -> None: ...
+def look(*, keys: Keys, organizations: Keys, documents: Keys, tags: Sequence[bytes]) -> None: ...
 
 
 @_folder.script

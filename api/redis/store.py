@@ -85,7 +85,7 @@ class Store:
     def __init__(self, settings: ApiSettings, servers: Links, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         self._limits = struct.pack("<IIII", by_key.quota, by_key.window, by_organization.quota, by_organization.window)
-        self._free = self._limits + b"-"
+        self._waiting_limits = self._limits + b"-"
         self._servers = servers
         self._serving = serving
         self._timeout = settings.api_redis_timeout
@@ -112,7 +112,7 @@ class Store:
         etags: tuple[bytes, ...],
         queue: bytes,
         *,
-        free: bool = False,
+        waits: bool = False,
     ) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step. With status LARGE, the
         document is left to `read_large`.
@@ -121,39 +121,36 @@ class Store:
         The request takes a turn in its `queue` (`FairQueue`). If the connection is lost, or another generation was
         promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
         server that holds the organization is not completely filled, or while the records of a recreated organization
-        are applied again. With `free`, nothing is charged, and no limit refuses it.
+        are applied again. A request that `waits` for a record is not charged as long as there is none.
         """
         turn = self._turns.take(queue)
         if turn is not None:
             await self._turns.wait(queue, turn)
         try:
-            reply = read_reply(*await self._read(caller, resource, record_id, etags, free=free))
+            reply = read_reply(*await self._read(caller, resource, record_id, etags, waits=waits))
         finally:
             self._turns.leave(queue)
         if reply.status == BEING_APPLIED:
             raise Rebuilding("the records of a recreated organization are being applied again")
         return reply
 
-    async def admits(self, caller: Credentials, resource: Resource) -> bool:
-        """Returns whether the key is valid, and its organization has access. Nothing is charged. Raises Unavailable."""
-        reply = await self.serve(caller, resource, None, (), caller.organization_tag, free=True)
-        return reply.status not in (401, 403)
-
-    async def etags(self, documents: Sequence[tuple[Credentials, Resource, str]]) -> list[bytes]:
-        """Returns the ETag of each document, NO_ETAG if there is none. On a cluster, all are of one organization.
-
-        Raises Unavailable.
+    async def look(self, watched: Sequence[tuple[Credentials, Resource, str]]) -> list[bytes]:
+        """Returns the ETag of each document, NO_ETAG if there is none, or NOT_SERVED if the key is not served any more.
+        On a cluster, all are of one organization. Raises Unavailable.
         """
-        tag = documents[0][0].organization_tag
+        tag = watched[0][0].organization_tag
         link = self._servers.link(tag)
         generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
-        command = scripts.etags(
+        command = scripts.look(
+            keys=[caller.key_record for caller, _, _ in watched],
+            organizations=[caller.organization for caller, _, _ in watched],
             documents=[
                 names.document(resource, caller.organization, generation, record_id)
-                for caller, resource, record_id in documents
-            ]
+                for caller, resource, record_id in watched
+            ],
+            tags=[caller.organization_tag for caller, _, _ in watched],
         )
-        reply = await self._servers.call(tag, *command.words(), script=scripts.etags)
+        reply = await self._servers.call(tag, *command.words(), script=scripts.look)
         width = len(NO_ETAG)
         return [reply[place : place + width] for place in range(0, len(reply), width)]
 
@@ -183,7 +180,7 @@ class Store:
         etags: tuple[bytes, ...],
         large_queue: bytes | None = None,
         *,
-        free: bool = False,
+        waits: bool = False,
     ) -> tuple[Any, AsOf]:
         """Returns the reply of the script in the generation that is live when it is executed. With `large_queue`, it
         returns the parts of a large document's value instead, and takes its turn in that queue. Beside either, it
@@ -198,7 +195,7 @@ class Store:
                 generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
                 if large_queue is None or name is None:
-                    reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags, free=free))
+                    reply, as_of, live = await self._call(link, tag, self._command(caller, name, etags, waits=waits))
                 else:
                     reply, as_of, live = await self._call_large(link, tag, name, large_queue)
             except ConnectionLost as error:
@@ -247,10 +244,11 @@ class Store:
             await self._serving.ask(answered)
         return await self._serving.ask(owner, tag)
 
-    def _command(self, caller: Credentials, name: bytes | None, etags: tuple[bytes, ...], *, free: bool) -> bytes:
+    def _command(self, caller: Credentials, name: bytes | None, etags: tuple[bytes, ...], *, waits: bool) -> bytes:
         """Returns the packed call of the script. `name` is that of the document."""
-        if name is None or free:
-            return pack((*self._call_of(caller, name, etags, self._free if free else self._limits).words(),))
+        if name is None or waits:
+            limits = self._waiting_limits if waits else self._limits
+            return pack((*self._call_of(caller, name, etags, limits).words(),))
         # All words but the name and the ETags are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
         if caller.packed is None:

@@ -16,6 +16,8 @@ so that they cost nothing:
     FIRST.advances, SIZE.advances  where the rows begin, and how many arguments each of them has
     ARGV[i].expected               a field of the row that begins at i
 
+In place of a line `-- Here  part`, the script has the text of this part, which costs no call of a function.
+
 Names in capitals, such as `ETAG` or `STATE_LIVE`, are constants of `schemas/layouts.py` (`with_constants`).
 
 The caller is declared as a function without a body, whose place the `Script` takes (`Folder.script`). Its parameters
@@ -43,6 +45,7 @@ OptionalKey = Annotated[bytes | None, _KEYS]
 Keys = Annotated[Sequence[bytes], _KEYS]
 
 _LINE = re.compile(r"^-- (KEYS|ARGV|Uses)  (.+)$", re.MULTILINE)
+_HERE = re.compile(r"^ *-- Here  (\w+)\n", re.MULTILINE)
 _ROWS = re.compile(r"(\w+)\(([^)]*)\)\.\.\.")
 _NAMED = re.compile(r"\b(?:(KEYS|ARGV|FIRST|SIZE)|ARGV\[(\w+)\])\.(\w+)")
 _PAIR = 2
@@ -90,7 +93,7 @@ class Script(Generic[P]):
         name; the script begins with the parts in `always`. Raises ScriptError.
         """
         self.name = declared.__name__
-        text = read(self.name)
+        text = _HERE.sub(lambda line: read(line[1]), read(self.name))
         header = dict(_LINE.findall(text))
         uses = header["Uses"].split(", ") if "Uses" in header else ()
         try:

@@ -16,6 +16,9 @@ What Kafka had acknowledged at the moment that an answer names (`Data-As-Of`) is
 contact, of the key and of its organization. This moment is not in the future. Only while `status` names a break, nobody
 knows what Kafka held: then an answer may show whatever was published, also if everything was applied meanwhile.
 
+An answer for which a request has waited (`Prefer`) tells something new, or comes when the time is over, not earlier and
+not later. A key or an access that ended meanwhile has ended the wait within a second of Kafka's acknowledgement.
+
 An answer is placed at the earliest state that it fits: so nothing is called wrong that could be right.
 """
 
@@ -192,6 +195,39 @@ class Checker:
             self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         else:
             self._check_registers(answer, floors)
+            if answer.wait:
+                self._check_wait(answer)
+
+    def _check_wait(self, answer: Response) -> None:
+        seconds = answer.answered_at - answer.asked_at
+        if answer.status == 200 and answer.tag == answer.other:
+            self._wrong("wait", "it has ended with what it waited to change", answer)
+        elif (
+            answer.honoured
+            and answer.status == (304 if answer.other else 404)
+            and seconds < answer.wait - _CLOCK_SECONDS
+        ):
+            self._wrong("wait", f"it has ended after {seconds:.2f} s, and nothing had changed", answer)
+        elif seconds > answer.wait + self._access_seconds and self._history.healthy(
+            answer.asked_at, answer.answered_at
+        ):
+            self._wrong("wait", f"it has lasted for {seconds:.2f} s", answer)
+        elif answer.status in (REFUSED, 403):
+            self._check_end_of_wait(answer)
+
+    def _check_end_of_wait(self, answer: Response) -> None:
+        """Check how long a request waited with a key that was not served any more."""
+        rows = (("active", self._published.of(answer.key)), ("on", self._published.of(answer.organization)))
+        changes = [
+            state.acked_at
+            for serves, states in rows
+            for state in states
+            if state.sent_at <= answer.answered_at and state.value != serves
+        ]
+        changed_at = max(changes, default=inf)
+        delay = answer.answered_at - max(changed_at, answer.asked_at)
+        if delay > self._access_seconds and self._history.healthy(changed_at, answer.answered_at):
+            self._wrong("late", f"access was changed {delay:.2f} s before", answer)
 
     def _is_dark(self, answer: Response, lost: Loss) -> bool:
         remembered = REMEMBERED_SECONDS if self._is_remembered(answer, lost) else 0.0
@@ -324,8 +360,9 @@ class Checker:
         if shown + 1 == len(states):
             return
         changed_at = states[shown + 1].acked_at
-        if changed_at < answer.asked_at and self._history.healthy(changed_at, answer.asked_at):
-            delay = answer.asked_at - changed_at - (REMEMBERED_SECONDS if answer.status == REFUSED else 0.0)
+        served_at = answer.answered_at if answer.wait and answer.status != REFUSED else answer.asked_at
+        if changed_at < served_at and self._history.healthy(changed_at, served_at):
+            delay = served_at - changed_at - (REMEMBERED_SECONDS if answer.status == REFUSED else 0.0)
             self._verdict.latest = max(self._verdict.latest, delay)
             if delay > self._access_seconds:
                 self._wrong("late", f"access was changed {delay:.2f} s before", answer)

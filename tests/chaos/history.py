@@ -68,6 +68,9 @@ class Response(Struct, gc=False):
     text has it, and `contact_shown` that of the contact inside a lead; None if the lead shows none. `process` is the
     API process that answered. `as_of` is `Data-As-Of`: the answer says that it has every change that Kafka held at this
     time. `tag` is the ETag.
+
+    `wait`: for so many seconds the request asked to wait (`Prefer`), until the record had another ETag than `other`, or
+    was there if that is empty. `honoured` says whether it waited (`Preference-Applied`).
     """
 
     asked_at: float
@@ -83,6 +86,9 @@ class Response(Struct, gc=False):
     process: int = 0
     as_of: float = -inf
     tag: str = ""
+    wait: int = 0
+    other: str = ""
+    honoured: bool = False
 
     @property
     def organization(self) -> Entity:

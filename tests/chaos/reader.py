@@ -40,11 +40,19 @@ _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: C
 class Reader(Repeating):
     """Sends about `rate` requests per second until `stop`, each over one of these connections: one to each API process.
 
-    It never repeats a request.
+    It never repeats a request. With `wait`, each one waits for so many seconds until the record is another one.
     """
 
-    def __init__(self, connections: Sequence[http.client.HTTPConnection], core: Core, seed: int, rate: float) -> None:
+    def __init__(
+        self,
+        connections: Sequence[http.client.HTTPConnection],
+        core: Core,
+        seed: int,
+        rate: float,
+        wait: int = 0,
+    ) -> None:
         super().__init__(1 / rate)
+        self._wait = wait
         self._core = core
         self._random = Random(seed)
         self._connections = connections
@@ -76,7 +84,7 @@ class Reader(Repeating):
 
     def _read(self, key: Entity, wanted: Entity) -> None:
         process = self._random.randrange(len(self._connections))
-        answer = Response(now(), inf, key, wanted, 0, process=process)
+        answer = Response(now(), inf, key, wanted, 0, process=process, wait=self._wait)
         try:
             self._request(self._connections[process], answer)
         except (OSError, http.client.HTTPException):
@@ -93,17 +101,20 @@ class Reader(Repeating):
                 answer.contact_shown = document["contact"]["first_name"] if document["contact"] else None
 
     def _request(self, connection: http.client.HTTPConnection, answer: Response) -> None:
-        """Note status, body, ETag and `Data-As-Of`. Every other request is conditional; for 304, the body is the one
-        that is known.
+        """Note status, body, ETag and `Data-As-Of`. Every other request is conditional, and each one that waits; for
+        304, the body is the one that is known.
         """
         headers = {"Authorization": f"Bearer {key_text(answer.key)}"}
         tag, known = self._known.get(answer.wanted, ("", b""))
-        if tag and self._random.random() < 0.5:
-            headers["If-None-Match"] = tag
+        if answer.wait:
+            headers["Prefer"] = f"wait={answer.wait}"
+        if tag and (answer.wait or self._random.random() < 0.5):
+            headers["If-None-Match"] = answer.other = tag
         connection.request("GET", _PATHS[answer.wanted[0]] + answer.wanted[2], headers=headers)
         reply = connection.getresponse()
         body = reply.read()
         answer.answered_at, answer.status, answer.tag = now(), reply.status, reply.headers["ETag"] or ""
+        answer.honoured = "Preference-Applied" in reply.headers
         if text := reply.headers["Data-As-Of"]:
             # As a time of the history, whose clock is another one.
             answer.as_of = now() - (time.time() - datetime.fromisoformat(text).timestamp())

@@ -30,6 +30,8 @@ from tests.harness.waiting import wait_for, wait_until
 
 _CHANGES, _READERS, _QUESTIONS = 150, 3, 40
 """Changes a second, readers, and questions a second of each of these."""
+_WAITS = (1, 3)
+"""For each further reader, the seconds for which all of its requests wait for a change."""
 _BUSY_SHARE = 0.3
 _ANSWER_SECONDS = 20.0
 
@@ -105,9 +107,9 @@ def run(
     core = Core(seed, hostile_bytes=hostile_bytes)
     world.writer = writer = Writer(world, core, _CHANGES, seed, rests=True)
     readers = []
-    for number in range(_READERS):
+    for number, wait in enumerate([*[0] * _READERS, *_WAITS]):
         connections = [HTTPConnection("127.0.0.1", port, timeout=_ANSWER_SECONDS) for port in world.ports]
-        readers.append(Reader(connections, core, seed + number, _QUESTIONS))
+        readers.append(Reader(connections, core, seed + number, _QUESTIONS, wait))
     pulse, probe = Pulse(), Probe(world)
     threads: list[Repeating] = [pulse, probe, writer, Operator(world, seed), *readers]
     with judging(report):

@@ -214,7 +214,7 @@ def observation_of(second: int) -> Observation:
 def _api(second: int) -> ApiPart:
     phase = second % REPEATS
     answers = {"200": 100.0 + phase, "401": float(phase % 3), "503": float(phase == 31)}
-    return ApiPart(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)
+    return ApiPart(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2, waiting=phase)
 
 
 _DRAWN = """

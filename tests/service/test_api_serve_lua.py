@@ -10,10 +10,11 @@ from uuid import uuid4
 
 import pytest
 
+from api.redis import scripts
 from api.redis.scripts import serve
 from api.redis.store import Reply, read_reply
-from schemas import api_keys, names, resources
-from schemas.layouts import LEAD_BODY, WHOLE
+from schemas import api_keys, layouts, names, resources
+from schemas.layouts import BEING_APPLIED, JOB_DUE, JOB_REPLAY, LEAD_BODY, NO_ETAG, NOT_SERVED, WHOLE
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 
@@ -30,7 +31,14 @@ def bucket_names(caller: Caller) -> tuple[bytes, bytes]:
     return names.key_limit(caller.name, hashed), names.organization_limit(caller.name)
 
 
-def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, tag: str | None = None) -> Reply:
+def run(
+    records: Records,
+    caller: Caller,
+    document: bytes | None,
+    *tags: bytes,
+    tag: str | None = None,
+    waits: bool = False,
+) -> Reply:
     key_limit, organization_limit = bucket_names(caller)
     command = serve(
         key=names.api_key(caller.name, api_keys.key_hash(caller.key)),
@@ -39,10 +47,22 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
         organization_limit=organization_limit,
         document=document,
         tag=(tag or api_keys.organization_tag(caller.organization_id)).encode(),
-        limits=struct.pack("<IIII", 100, 10_000, 300, 10_000),
+        limits=struct.pack("<IIII", 100, 10_000, 300, 10_000) + b"-" * waits,
         etags=tags,
     )
     return read_reply(records.client.eval(serve.text, len(command.keys), *command.keys, *command.arguments))
+
+
+def look(records: Records, *waiting: tuple[Caller, bytes]) -> list[bytes]:
+    """Returns what `look.lua` says about each caller and document."""
+    command = scripts.look(
+        keys=[names.api_key(caller.name, api_keys.key_hash(caller.key)) for caller, _ in waiting],
+        organizations=[caller.name for caller, _ in waiting],
+        documents=[document for _, document in waiting],
+        tags=[api_keys.organization_tag(caller.organization_id).encode() for caller, _ in waiting],
+    )
+    reply: Any = records.client.eval(scripts.look.text, len(command.keys), *command.keys, *command.arguments)
+    return [reply[place : place + len(ETAG)] for place in range(0, len(reply), len(ETAG))]
 
 
 def lead_name(records: Records, caller: Caller, **how: Any) -> bytes:
@@ -162,7 +182,7 @@ def test_the_answers_and_what_is_charged(
     tags: list[bytes],
 ) -> None:
     """The key expires after `expires_in` milliseconds by the clock of Redis, and never with 0; None: there is no key.
-    The lead has this state, and is not there with an empty one.
+    The lead has this state, and is not there with an empty one. `look.lua` refuses the same keys.
     """
     caller = Caller()
     if expires_in is not None:
@@ -183,11 +203,54 @@ def test_the_answers_and_what_is_charged(
     else:
         assert (reply.key_remaining, reply.organization_remaining) == (100 - charged, 300 - charged)
     assert records.client.exists(*bucket_names(caller)) == 2 * charged
+    etag = NOT_SERVED if status in (401, 403) else ETAG if lead == b"L" else NO_ETAG
+    assert look(records, (caller, name or b"none")) == [etag]
 
 
 def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
     caller = records.caller()
     assert run(records, caller, None, tag=api_keys.organization_tag(str(uuid4()))) == Reply(401)
+
+
+def test_nothing_is_served_while_the_records_of_an_organization_are_applied_again(records: Records) -> None:
+    caller = records.caller()
+    name = lead_name(records, caller)
+    records.client.setrange(caller.name, JOB_DUE.start, JOB_REPLAY)
+    assert run(records, caller, name) == Reply(BEING_APPLIED)
+    assert look(records, (caller, name)) == [NOT_SERVED]
+
+
+def test_a_look_says_of_each_request_what_holds_for_its_own_key(records: Records) -> None:
+    """Also if several of one key follow each other, and one of another key comes between them."""
+    first, revoked, last = records.caller(), records.caller(), records.caller()
+    names_of = {caller.key: lead_name(records, caller) for caller in (first, revoked, last)}
+    records.revoke(revoked.key)
+    order = [first, first, revoked, revoked, first, last]
+    etag = records.read(names_of[first.key])[layouts.ETAG]
+    assert look(records, *((caller, names_of[caller.key]) for caller in order)) == [
+        NOT_SERVED if caller is revoked else etag for caller in order
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lead", "key_full_in", "status", "charged"),
+    [
+        pytest.param(b"", 0, 404, False, id="there is none yet"),
+        pytest.param(b"L", 0, 200, True, id="there is one"),
+        pytest.param(None, 0, 400, True, id="no id"),
+        pytest.param(b"", 100_000 * SECOND, 429, False, id="no request is left"),
+    ],
+)
+def test_a_request_that_waits_for_a_document_is_not_charged_while_there_is_none(
+    records: Records, lead: bytes | None, key_full_in: int, status: int, charged: bool
+) -> None:
+    """But it is refused like any other."""
+    caller = records.caller(key_limit=(10, 100_000))
+    name = None if lead is None else lead_name(records, caller, state=lead or b"D")
+    fill(records, bucket_names(caller)[0], key_full_in)
+    before = records.client.get(bucket_names(caller)[0])
+    assert run(records, caller, name, waits=True).status == status
+    assert (records.client.get(bucket_names(caller)[0]) != before) is charged
 
 
 @pytest.mark.parametrize(

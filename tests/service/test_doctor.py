@@ -3,17 +3,20 @@ deploy/Caddyfile and a good nginx keep every rule, and each fault of an nginx is
 """
 
 import asyncio
+import http.client
 import re
 import shutil
 import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 from zipfile import ZipFile
 
 import pytest
@@ -29,14 +32,14 @@ from projector.errors import Refused
 from projector.redis.rights import BEHIND_SENTINELS, CLUSTERED, PROJECTS, SERVES
 from schemas import api_keys, names, resources
 from tests.harness import certificates, crm
-from tests.harness.api_server import ApiServer
+from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.certificates import Certificate
 from tests.harness.commands import Finished, call
 from tests.harness.front import Front
 from tests.harness.leadview import Leadview
 from tests.harness.records import Caller
 from tests.harness.services import Kafka, not_available
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.test_redis_users import access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data", "Redis late records"
@@ -270,6 +273,32 @@ def test_good_nginx_keeps_every_rule(api: ApiServer, caller: Caller, certificate
     contents = contents_of(bundle)
     assert sorted(contents) == ["doctor.json", "settings.json", "versions.json"]
     assert caller.key not in done.output + "".join(contents.values())
+
+
+@pytest.mark.long
+def test_the_longest_wait_passes_both_fronts(
+    api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
+) -> None:
+    """With their own timeouts: a request for a lead that never comes is answered by the API after 30 seconds."""
+
+    context = ssl._create_unverified_context()  # noqa: S323 - both certificates are a moment old
+
+    def waited(address: str) -> tuple[int, str | None]:
+        connection = http.client.HTTPSConnection(
+            address.removeprefix("https://"), context=context, timeout=2 * PATIENCE_SECONDS
+        )
+        with closing(connection):
+            sent = {"Authorization": f"Bearer {caller.key}", "Prefer": "wait=30"}
+            connection.request("GET", LEADS + str(uuid4()), headers=sent)
+            answer = connection.getresponse()
+            return answer.status, answer.headers["Preference-Applied"]
+
+    with (
+        Front.running(tmp_path, [f"127.0.0.1:{api.port}"]) as front,
+        nginx(tmp_path, api, certificate) as url,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert [*threads.map(waited, (f"localhost:{front.port}", url))] == [(404, "wait=30")] * 2
 
 
 HIDDEN = {"404 without redirects", "405 with Allow", "401 without a key", "401 for an invalid key", "a key is accepted"}

@@ -1,22 +1,34 @@
 """Requests with `Prefer: wait`: what ends a wait, how it is charged, and whom it costs nothing."""
 
 import asyncio
+import math
 import os
 import signal
 import socket
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from api import waiting
+from api.redis.links import links
+from api.redis.serving import Serving
+from api.redis.store import Store
+from api.request import credentials
+from api.worker import Worker
 from schemas import api_keys, names, resources
-from tests.harness import crm
+from tests.harness import control, crm
 from tests.harness.api_server import (
+    CONTACTS,
+    HEALTH,
     LEADS,
+    UNLIMITED,
     ApiServer,
     Response,
+    Unhurried,
+    connected,
     get,
     patient,
     read_all,
@@ -25,15 +37,29 @@ from tests.harness.api_server import (
     running_api_process,
 )
 from tests.harness.projection import Projection
+from tests.harness.records import Records
 from tests.harness.services import RedisService, calls_of
 from tests.harness.waiting import eventually
 
 PATH = LEADS + crm.LEAD
 LONG = "wait=30"
 """No test takes so long: the wait is ended by what the test does."""
+REMAINING = "x-ratelimit-remaining"
 SLOW = {"key_rate_limit": "5/1h", "organization_rate_limit": "5/1h"}
 """Limits of which nothing comes back during a test."""
+KEYS = 250
 BEGIN = (crm.organization(), crm.api_key(), crm.contact())
+
+
+class Few(Unhurried):
+    """`worker` is the one whose connections these are."""
+
+    max_connections = 3
+    worker: ClassVar[Worker]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in Edge
+        type(self).worker = self._worker
+        super().connection_made(transport)
 
 
 async def applied(projection: Projection, *messages: crm.Message) -> None:
@@ -107,23 +133,69 @@ async def test_a_wait_ends_after_its_time(
         first = served.get(PATH, key=crm.KEY)
         ended = await asking(served, "wait=1", first.headers.get("etag"))
         assert (ended.status, ended.headers["preference-applied"]) == (status, "wait=1")
-        remaining = int(first.headers["x-ratelimit-remaining"]) - charged
-        assert int(ended.headers["x-ratelimit-remaining"]) == remaining
+        assert int(ended.headers[REMAINING]) == int(first.headers[REMAINING]) - charged
 
 
-async def test_a_request_that_waited_is_charged_once(projection: Projection, redis_server: RedisService) -> None:
+@pytest.mark.parametrize("is_new", [pytest.param(True, id="created"), pytest.param(False, id="changed")])
+async def test_a_request_that_waited_is_charged_once_when_it_is_answered(
+    projection: Projection, redis_server: RedisService, is_new: bool
+) -> None:
+    """Until then it uses nothing of the quota."""
+    await applied(projection, *BEGIN, *([] if is_new else [crm.lead(1)]))
+    with running_api(patient(redis_server.url, **SLOW)) as served:
+        first = served.get(PATH, key=crm.KEY)
+        answer = asking(served, etag=first.headers.get("etag"))
+        await waits(projection)
+        meanwhile = served.get(CONTACTS + crm.CONTACT, key=crm.KEY)
+        assert (first.headers[REMAINING], meanwhile.headers[REMAINING]) == ("4", "3")
+        await applied(projection, crm.lead(2, stage="STALE"))
+        ended = await answer
+        assert (ended.status, ended.headers[REMAINING]) == (200, "2")
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        pytest.param(crm.api_key(2, status="revoked"), 401, id="the key is revoked"),
+        pytest.param(crm.organization(2, api_access=False), 403, id="access is switched off"),
+    ],
+)
+async def test_a_wait_for_a_record_that_ends_with_a_refusal_is_not_charged(
+    projection: Projection, redis_server: RedisService, change: crm.Message, status: int
+) -> None:
     await applied(projection, *BEGIN)
     with running_api(patient(redis_server.url, **SLOW)) as served:
         answer = asking(served)
         await waits(projection)
-        await applied(projection, crm.lead(1))
-        created = await answer
-        assert (created.status, created.headers["x-ratelimit-remaining"]) == (200, "4")
-        answer = asking(served, etag=created.headers["etag"])
+        await applied(projection, change)
+        assert (await answer).status == status
+    assert not projection.client.exists(names.organization_limit(names.organization(crm.ORGANIZATION)))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_request_beyond_the_limit_does_not_wait(
+    projection: Projection, redis_server: RedisService, exists: bool
+) -> None:
+    """It is answered with 429 at once, like one without `Prefer`: for whom no request is left, none may begin."""
+    await applied(projection, *BEGIN, *([crm.lead(1)] if exists else []))
+    with running_api(patient(redis_server.url, **SLOW)) as served:
+        spent = [served.get(PATH, key=crm.KEY) for _ in range(5)][-1]
+        assert spent.headers[REMAINING] == "0"
+        answer = await asking(served, etag=spent.headers.get("etag"))
+        assert (answer.status, answer.headers.get("preference-applied")) == (429, None)
+
+
+async def test_a_change_is_answered_with_429_if_no_request_is_left(
+    projection: Projection, redis_server: RedisService
+) -> None:
+    """What ends a wait is charged, and so it is limited, like any answer."""
+    await applied(projection, *BEGIN)
+    with running_api(patient(redis_server.url, **SLOW)) as served:
+        answer = asking(served)
         await waits(projection)
-        await applied(projection, crm.lead(2, stage="STALE"))
-        changed = await answer
-        assert (changed.status, changed.headers["x-ratelimit-remaining"]) == (200, "3")
+        assert [served.get(CONTACTS + crm.CONTACT, key=crm.KEY).status for _ in range(5)] == [200] * 5
+        await applied(projection, crm.lead(1))
+        assert (await answer).status == 429
 
 
 @pytest.mark.parametrize(
@@ -182,6 +254,51 @@ async def test_more_requests_of_an_organization_than_may_wait_are_answered_at_on
         await applied(projection, crm.lead(1))
         for connection in connections:
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_those_that_wait_do_not_take_the_places_of_other_connections(
+    projection: Projection, redis_server: RedisService
+) -> None:
+    await applied(projection, *BEGIN)
+    settings = patient(redis_server.url, **UNLIMITED)
+    with running_api(settings, edge=Few) as served, served.connect() as idle, ExitStack() as stack:
+        idle.sendall(HEALTH)
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200 ")
+        for number in range(1, 2 * Few.max_connections):
+            stack.enter_context(served.connect()).sendall(get(PATH, crm.KEY, f"Prefer: {LONG}"))
+            await eventually(partial(has_waiting, number), "the request waits")
+        idle.sendall(HEALTH)
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200 "), "it is not closed"
+
+
+def has_waiting(number: int) -> bool:
+    return Few.worker.waiting.total == number
+
+
+@pytest.mark.parametrize("kind", ["redis_server", "redis_shards"])
+async def test_a_look_at_many_keys_takes_few_calls_and_finds_the_one_that_is_revoked(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """On a cluster, it takes one call for each organization. All others wait on."""
+    service = request.getfixturevalue(kind)
+    settings = patient(service.url)
+    control.complete_all(settings)
+    servers = links(settings)
+    watched = waiting.Waiting(Store(settings, servers, Serving(servers)))
+    with service.client() as client, ExitStack() as stack:
+        records = Records(client)
+        callers = [records.caller() for _ in range(KEYS)]
+        keys = [credentials(caller.authorization.encode()) for caller in callers]
+        waiters = [waiting.Waiter(key, resources.LEAD, crm.LEAD) for key in keys]
+        async with connected(servers):
+            assert {stack.enter_context(watched.place(waiter)) for waiter in waiters} == {True}
+            await watched.look()
+            assert not any(waiter.over.is_set() for waiter in waiters)
+            records.revoke(callers[7].key)
+            before = None if servers.sharded else calls_of(client, "evalsha")
+            await watched.look()
+            assert [waiter for waiter in waiters if waiter.over.is_set()] == [waiters[7]]
+            assert before is None or calls_of(client, "evalsha") - before == math.ceil(KEYS / waiting.MOST_IN_A_CALL)
 
 
 async def test_redis_that_is_lost_ends_a_wait(projection: Projection, served: ApiServer) -> None:

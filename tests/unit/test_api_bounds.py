@@ -4,6 +4,8 @@ for another one's queue.
 """
 
 import asyncio
+import subprocess
+import sys
 from asyncio import Future, Task
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from api.redis.fair_queue import FairQueue
 from api.redis.link import _pause
 from api.request import Credentials, Request, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
+from devstack.programs import ROOT
 from runtime.redis import errors
 from schemas.api_keys import mint
 from schemas.metrics import LATENCY_BUCKETS
@@ -320,3 +323,21 @@ def test_service_resumes_soon_however_long_the_outage_was() -> None:
     longest = max(_pause(failures) for failures in range(1000))
     assert longest <= 0.3
     assert links._CHECK_SECONDS + links._MAP_PAUSE_SECONDS + longest <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("files", "connections", "that_wait"),
+    [
+        pytest.param(1_128, 500, 500, id="fewer than both need"),
+        pytest.param(100, 1, 0, id="hardly any"),
+    ],
+)
+def test_a_low_limit_of_open_files_is_shared_by_connections_and_requests_that_wait(
+    files: int, connections: int, that_wait: int
+) -> None:
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, {files}))\n"
+        "from api import server; print(*server._raise_file_limit())"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert run.stdout.split() == [str(connections), str(that_wait)]

@@ -47,6 +47,14 @@ def answer(status: int, at: float, shown: str = "", **fields: object) -> Respons
     return Response(at, at + 0.1, status=status, shown=shown, **given)  # type: ignore[arg-type]
 
 
+def waited(status: int, at: float, seconds: float, shown: str = "", **fields: object) -> Response:
+    """One that should wait for two seconds until the lead has another tag than `v1`, and took so long."""
+    given = {"wait": 2, "other": "v1", "tag": shown, "honoured": True, "body": shown.encode()} | fields
+    ended = answer(status, at, shown, **given)
+    ended.answered_at = at + seconds
+    return ended
+
+
 def with_answers(*answers: Response) -> Plant:
     return lambda found: found.answers.extend(answers)
 
@@ -118,6 +126,19 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
             with_answers(answer(200, 3, "v2", as_of=2.5), answer(404, 3.5, as_of=3.2)), [], id="as of, and true"
         ),
         pytest.param(with_answers(answer(200, 5, "v4", as_of=3.5)), [], id="as of, and newer"),
+        pytest.param(with_answers(waited(200, 1.5, 0.7, "v2"), waited(304, 9, 2, "v4", other="v4")), [], id="waited"),
+        pytest.param(with_answers(waited(404, 2.5, 0.6), waited(404, 9, 2, other="")), [], id="waited, and gone"),
+        pytest.param(with_answers(waited(304, 1.5, 0.1, "v1", honoured=False)), [], id="no place to wait"),
+        pytest.param(
+            together(access((5, "revoked")), with_answers(waited(401, 4.5, 1.5))),
+            [],
+            id="a wait that a revoked key ends",
+        ),
+        pytest.param(
+            together(window(1, 9), access((5, "revoked")), with_answers(waited(401, 4.5, 3))),
+            [],
+            id="a wait that ends late while a fault is at work",
+        ),
         pytest.param(with_answers(answer(200, 5, "v4", as_of=5.1)), [], id="as of this moment"),
         pytest.param(
             together(named(5, 8), with_answers(answer(200, 4.5, "v4"), answer(404, 6, as_of=5.9))),
@@ -326,6 +347,30 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
             ["stuck"],
             id="503 without an end after all that could be applied was applied",
         ),
+        pytest.param(with_answers(waited(200, 1.5, 0.5, "v1")), ["wait"], id="a wait that ends with the same"),
+        pytest.param(with_answers(waited(304, 1.5, 1, "v1")), ["wait"], id="a wait that ends with 304 too soon"),
+        pytest.param(with_answers(waited(404, 9, 1, other="")), ["wait"], id="a wait that ends with 404 too soon"),
+        pytest.param(with_answers(waited(200, 4.5, 3.5, "v4")), ["wait"], id="a wait without an end"),
+        pytest.param(
+            with_answers(answer(200, 2.5, "v2"), waited(200, 3, 1, "v1", other="v2")),
+            ["went back"],
+            id="waited for less",
+        ),
+        pytest.param(
+            together(access((5, "revoked")), with_answers(waited(401, 4.5, 1.9))),
+            ["late"],
+            id="revoked too late in a wait",
+        ),
+        pytest.param(
+            together(access((5, "off"), of=OWNER), with_answers(waited(403, 4.5, 1.9))),
+            ["late"],
+            id="switched off too late in a wait",
+        ),
+        pytest.param(
+            together(access((5, "revoked")), with_answers(waited(304, 4.9, 2, "v4", other="v4"))),
+            ["late"],
+            id="a wait that a revoked key does not end",
+        ),
         pytest.param(with_answers(answer(200, 2.5, "v2"), answer(200, 3, "v1")), ["went back"], id="went back"),
         pytest.param(
             with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 3.5, "v2")),
@@ -513,7 +558,7 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
 def test_what_is_wrong_is_found_and_nothing_in_what_is_right(plant: Plant, kinds: list[str]) -> None:
     found = history()
     plant(found)
-    verdict = Checker(found, lambda *_: {b"x"}).check()
+    verdict = Checker(found, lambda _, shown, __: {b"x", shown.encode()}).check()
     assert [anomaly.kind for anomaly in verdict.anomalies] == kinds
 
 

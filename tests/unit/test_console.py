@@ -28,6 +28,7 @@ leadview_api_request_seconds_bucket{{le="+Inf",route="r"}} {all}
 leadview_api_ready_workers 2
 leadview_api_workers 3
 leadview_api_problems{{problem="not_written"}} 1
+leadview_api_waiting 3
 """
 
 
@@ -37,7 +38,8 @@ def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Figures:  # 
 
 def test_figures_of_two_metrics_ports_are_summed() -> None:
     found = figures(taken(10, 100, 0, 100, 100), taken(12, 150, 10, 150, 160))
-    assert (found.answers, found.requests, found.ready_workers) == ({"200": 50.0, "401": 10.0}, 60.0, 4)
+    assert (found.answers, found.requests) == ({"200": 50.0, "401": 10.0}, 60.0)
+    assert (found.ready_workers, found.waiting) == (4, 6)
     assert found.p50 == pytest.approx(6.0)
     assert 10 < (found.p99 or 0) <= 100
     assert (found.workers, found.reported, found.unavailable) == (6, {"not_written": 2}, 0)

@@ -187,12 +187,12 @@ def test_every_script_is_declared_and_in_the_table() -> None:
     declared = {
         (folder, script.name)
         for folder, of_program in (
-            ("api", (api.redis.scripts.serve, api.redis.scripts.etags, api.redis.scripts.usage)),
+            ("api", (api.redis.scripts.serve, api.redis.scripts.look, api.redis.scripts.usage)),
             ("projector", projector.redis.scripts.SCRIPTS),
         )
         for script in of_program
     }
-    parts = {"layout", "contact_index", "evicted", "index_repair", "key_record", "order", "write_each"}
+    parts = {"admission", "layout", "contact_index", "evicted", "index_repair", "key_record", "order", "write_each"}
     assert declared == {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
     assert {path.name for path in LUA} - {script.path.name for script in scripts()} == {f"{part}.lua" for part in parts}
 

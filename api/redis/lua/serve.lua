@@ -10,7 +10,8 @@
 -- ARGV  tag, limits, etags...
 --       tag: the organization's. limits: the default ones: key quota and window (seconds), organization quota and
 --       window (4 bytes each, as the record of an organization has them); each pair applies if the organization does
---       not set that limit. One more byte behind them: nothing is charged or refused. etags: those of the request (12 bytes each), or `*`
+--       not set that limit. One more byte behind them: the request will wait for a document that does not exist, so that
+--       404 is not charged. etags: those of the request (12 bytes each), or `*`
 -- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again),
 --         or a string:
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
@@ -35,18 +36,9 @@ local key, organization, key_bucket, organization_bucket =
 if not key then redis.call('GET', KEYS.key) end
 if not organization then redis.call('GET', KEYS.organization) end
 
-local is_live, job, access = organization and byte(organization) == STATE_LIVE, nil, nil
-if is_live then job, access = byte(organization, JOB_DUE, ACCESS) end
--- Until its records have been applied again, any key and any document may be one from before the organization's delete.
-if job == JOB_REPLAY_BYTE then return BEING_APPLIED end
+local tag = ARGV.tag
+-- Here  admission
 
--- Its organization is at the beginning. This finds it without making a string.
-if not key or string.find(key, ARGV.tag, KEY_ORGANIZATION, true) ~= KEY_ORGANIZATION then return 401 end
--- 0 is never. A revoked key has the expiry 1, which is past.
-local expiry = struct.unpack('<I6', key, KEY_EXPIRY)
-if expiry > 0 and expiry * 1000 <= now then return 401 end
-
-if access ~= ACCESS_ON_BYTE then return 403 end
 local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 or quota == 0 then
   local default_key_quota, default_key_window, default_quota, default_window = struct.unpack('<I4I4I4I4', ARGV.limits)
@@ -90,8 +82,8 @@ local key_full_at, key_interval, key_remaining, key_wait, key_stored
 local full_at, interval, remaining, wait, stored = bucket(KEYS.organization_limit, organization_bucket, quota, window)
 
 local status, value = 200, ''
-local is_free = #ARGV.limits > 16
-if (key_wait > 0 or wait > 0) and not is_free then
+local is_awaited = false
+if key_wait > 0 or wait > 0 then
   status = 429
 elseif not KEYS.document then
   status = 400
@@ -106,14 +98,14 @@ else
   end
   if status == 200 then value = redis.call('GETRANGE', KEYS.document, WHOLE_AT, WHOLE_LAST) end
   if byte(value) ~= STATE_LIVE then
-    status = 404
+    status, is_awaited = 404, #ARGV.limits > 16
   elseif #value >= WHOLE_END then
     status = LARGE
   end
 end
 
 local charged = 1
-if status ~= 429 and status ~= 304 and not is_free then
+if status ~= 429 and status ~= 304 and not is_awaited then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
   if not (save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)) then

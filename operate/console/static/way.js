@@ -196,6 +196,7 @@ function theApi({ status, api, shards }, well) {
       ),
       figure("latency, median", milliseconds(api.p50)),
       figure("latency, p99", milliseconds(api.p99)),
+      figure("waiting for a change", count(api.waiting)),
       figure(
         "workers ready",
         api.workers === null ? count(api.ready_workers) : `${count(api.ready_workers)} of ${count(api.workers)}`,

@@ -26,7 +26,7 @@ from tests.harness.troubled import EVERY, OBSERVED, WELL, shards
 
 pytestmark = pytest.mark.browser
 
-_API = ApiPart(100.0, {"200": 100.0}, 1.0, 9.0, 2, workers=2)
+_API = ApiPart(100.0, {"200": 100.0}, 1.0, 9.0, 2, workers=2, waiting=0)
 PARTS = ("kafka", "projectors", "redis", "api")
 AWAY = {"projectors": ["not known: Redis cannot be read"], "redis": ["cannot be read"], "api": ["not known: Redis"]}
 SAID_IN_PARTS = {

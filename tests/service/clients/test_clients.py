@@ -4,11 +4,9 @@ which has fields that the document does not have. `make clients` generates them.
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Timer
 
 import msgspec
 import orjson
@@ -16,13 +14,12 @@ import pytest
 
 from devstack.ports import free_port
 from schemas import resources
-from tests.harness.api_server import LEADS, patient, running_api
+from tests.harness.api_server import patient, running_api
 from tests.harness.front import gateway
 from tests.harness.make_run import running
 from tests.harness.programs import printed_by
 from tests.harness.records import Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.clients.clients import BUILD, CLIENTS, ROOT
 
 pytestmark = pytest.mark.clients
@@ -125,53 +122,3 @@ def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
                 printed = printed_by(command, directory=tmp_path, environment={**os.environ, **given})
             assert printed.startswith(first)
             assert printed.endswith("\nunchanged\n")
-
-
-def test_the_poller_meets_no_limit(redis_server: RedisService, records: Records) -> None:
-    """docs/examples/poll.py, while each lead changes as soon as it was read: no request is free, and none is refused.
-    Then nothing changes, and all of them are free.
-
-    The quota makes 300 requests last for a minute. The poller says on its standard error if one was refused: only the
-    first one was, by a gateway.
-    """
-    with (
-        running_api(patient(redis_server.url)) as api,
-        gateway(f"http://127.0.0.1:{api.port}", [429], Retry_After="2") as url,
-    ):
-        caller = records.caller(key_limit=(5, 1), organization_limit=(1000, HOUR))
-        body = msgspec.to_builtins(resources.LEAD.example)
-        ids = [records.lead(caller.organization_id, body) for _ in range(7)]
-
-        def is_full() -> bool:
-            answer = api.get(LEADS + ids[0], key=caller.key, headers={"If-None-Match": "*"})
-            return answer.headers["ratelimit"].startswith('"key";r=5;')
-
-        poller = subprocess.Popen(
-            [str(BUILD / "python" / "bin" / "python"), str(ROOT / "docs/examples/poll.py"), *ids],
-            env={**os.environ, "API": url, "API_KEY": caller.key, "PAUSE_SECONDS": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with poller, ExitStack() as ending:
-            ending.callback(poller.kill)
-            late = Timer(10 * PATIENCE_SECONDS, poller.kill)  # what it has not printed by then, it never prints
-            ending.callback(late.cancel)
-            late.start()
-            assert poller.stdout is not None
-            assert poller.stderr is not None
-            for number in range(300):
-                status, path, etag = poller.stdout.readline().split(maxsplit=2)
-                assert (status, etag[:2]) == ("200", "W/")
-                changed = {**body, "title": f"change {number}"}
-                records.lead(caller.organization_id, changed, record_id=path.rpartition("/")[2])
-            assert [poller.stdout.readline().split()[0] for _ in ids] == ["200"] * 7
-            wait_until(is_full, "nothing changes, so its requests are free")
-            records.lead(caller.organization_id, {}, state=b"D", record_id=ids[0])
-            assert poller.stdout.readline().split()[0] == "404"
-            records.revoke(caller.key)
-            assert poller.wait(PATIENCE_SECONDS) == 1
-            errors = poller.stderr.read()
-            assert poller.stdout.read() == ""
-    assert "401" in errors.splitlines()[-2] + errors.splitlines()[-1], errors
-    assert [line for line in errors.splitlines() if "asking again" in line] == ["429: asking again in 2 s"]

@@ -11,7 +11,7 @@ from leadview_client.models import ErrorBody, RateLimitError, RetryableError
 
 def read(operation: object, url: str, key: str | None, document: str, tag: str | None) -> Answer:
     client = AuthenticatedClient(url, key) if key else Client(url)
-    condition = {"if_none_match": tag} if tag else {}
+    condition = {"if_none_match": tag, "prefer": "wait=1"} if tag else {}
     response = operation.sync_detailed(UUID(document), client=client, **condition)
     return Answer(int(response.status_code), response.headers.get("ETag"), response.parsed)
 

@@ -8,7 +8,7 @@ const client = (baseUrl: string, key?: string) =>
   createClient<paths>({ baseUrl, headers: key ? { Authorization: `Bearer ${key}` } : {} });
 
 const request = (id: string, tag?: string) => ({
-  params: { path: { id }, header: tag ? { "If-None-Match": tag } : {} },
+  params: { path: { id }, header: tag ? { "If-None-Match": tag, Prefer: "wait=1" } : {} },
 });
 
 void use(

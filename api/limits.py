@@ -25,7 +25,7 @@ from schemas.settings import Limit
 MAX_BUCKETS = 8192
 """A key in use takes at most two: its own and its organization's."""
 _SECOND = 1_000_000
-_VIOLATED: dict[int, list[Policy]] = {1: ["key"], 2: ["organization"], 3: ["key", "organization"]}
+_POLICIES: tuple[Policy, Policy] = "key", "organization"
 
 
 class Buckets:
@@ -61,19 +61,12 @@ class LocalLimiter(Buckets):
         key = self._read(caller.key_limit, Limit(reply.key_quota, reply.key_window), now)
         by_organization = Limit(reply.organization_quota, reply.organization_window)
         organization = self._read(caller.organization_limit, by_organization, now)
-        violated = (key.wait > 0) + 2 * (organization.wait > 0)
-        if violated:
-            reply = replace(reply, status=429, value=b"", violated=violated, wait=max(key.wait, organization.wait))
+        if key.wait or organization.wait:
+            reply = replace(reply, status=429, value=b"")
         else:
             key = self._charge(caller.key_limit, key, now)
             organization = self._charge(caller.organization_limit, organization, now)
-        return replace(
-            reply,
-            key_remaining=key.remaining,
-            key_full_in=key.full_in,
-            organization_remaining=organization.remaining,
-            organization_full_in=organization.full_in,
-        )
+        return replace(reply, key_full_in=key.full_in, organization_full_in=organization.full_in)
 
 
 class Guesses(Buckets):
@@ -104,14 +97,17 @@ def headers(reply: Reply) -> bytes:
     lines, key_interval, organization_interval = _lines(
         reply.key_quota, reply.key_window, reply.organization_quota, reply.organization_window
     )
-    if reply.key_remaining <= reply.organization_remaining:
-        quota, remaining, full_in = reply.key_quota, reply.key_remaining, reply.key_full_in
+    # As `Reply.buckets` has it, without two calls for each request.
+    key_remaining = reply.key_quota + -reply.key_full_in // key_interval
+    organization_remaining = reply.organization_quota + -reply.organization_full_in // organization_interval
+    if key_remaining <= organization_remaining:
+        quota, remaining, full_in = reply.key_quota, key_remaining, reply.key_full_in
     else:
-        quota, remaining, full_in = reply.organization_quota, reply.organization_remaining, reply.organization_full_in
+        quota, remaining, full_in = reply.organization_quota, organization_remaining, reply.organization_full_in
     return lines % (
-        reply.key_remaining,
+        key_remaining,
         _more_in(reply.key_full_in, key_interval),
-        reply.organization_remaining,
+        organization_remaining,
         _more_in(reply.organization_full_in, organization_interval),
         quota,
         remaining,
@@ -121,7 +117,9 @@ def headers(reply: Reply) -> bytes:
 
 def exceeded(reply: Reply) -> RateLimitExceeded:
     """Returns the error for a reply with status 429. A client that waits for its `retry_after` is served then."""
-    return RateLimitExceeded(max(1, seconds(reply.wait)), _VIOLATED[reply.violated], headers=headers(reply))
+    waits = [left.wait for left in reply.buckets()]
+    violated = [policy for policy, wait in zip(_POLICIES, waits, strict=True) if wait]
+    return RateLimitExceeded(max(1, seconds(max(waits))), violated, headers=headers(reply))
 
 
 def _address_headers(limit: Limit, found: Bucket) -> bytes:

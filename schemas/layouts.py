@@ -126,6 +126,8 @@ ACCESS = slice(23, 24)
 ACCESS_ON, ACCESS_OFF = b"1", b"0"
 LIMITS = slice(24, 40)
 API_KEY_HASH = 22
+NAME_TAG = slice(4, 26)
+"""In the name of an organization's record: its id in base62, which is the hash tag (`schemas.names`)."""
 KEY_ORGANIZATION = slice(0, 22)
 """In the record that the API looks up by the hash of a key, which has no head."""
 KEY_EXPIRY = slice(22, 28)
@@ -191,8 +193,8 @@ _FOR_LUA = (
         "LEAD_SUMMARY_PLACE",
     ),
     *("LEAD_BODY", "SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID"),
-    *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
-    *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE"),
+    *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "NAME_TAG", "KEY_ORGANIZATION"),
+    *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE", "KEY_EXPIRY"),
     *("STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "ACCESS_ON", "KEY_REVOKED"),
     *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "OLDER", "REUSED", "REPEATED", "ERASE_DUE", "REPLAY_DUE"),
     *("CONTROL_CHANGED", "LARGE", "BEING_APPLIED"),

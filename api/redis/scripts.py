@@ -30,14 +30,13 @@ def serve(
     key_limit: Key,
     organization_limit: Key,
     document: OptionalKey = None,
-    tag: bytes,
     limits: bytes,
     etags: Sequence[bytes],
 ) -> None: ...
 
 
 @_folder.script
-def look(*, keys: Keys, organizations: Keys, documents: Keys, tags: Sequence[bytes]) -> None: ...
+def look(*, keys: Keys, organizations: Keys, documents: Keys) -> None: ...
 
 
 @_folder.script

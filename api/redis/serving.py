@@ -258,9 +258,7 @@ class Serving:
         owner = names.tagged(tag)
         key, document = names.api_key(owner, ""), names.document(RESOURCES[0], owner, _NOBODYS, _NOBODY)
         quotas = {"key_limit": names.key_limit(owner, ""), "organization_limit": names.organization_limit(owner)}
-        command = serve(
-            key=key, organization=owner, document=document, tag=tag.encode(), limits=b"", etags=(), **quotas
-        )
+        command = serve(key=key, organization=owner, document=document, limits=b"", etags=(), **quotas)
         await self._servers.call(tag.encode(), *command.words(), script=serve)
         # The script reads no document of an organization that does not exist.
         await self._servers.call(tag.encode(), b"GETRANGE", document, 0, 0)

@@ -22,12 +22,12 @@ from runtime.redis.errors import ConnectionLost, ErrorReply, Unavailable
 from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import GenerationId
+from schemas.gcra import Bucket, bucket
 from schemas.layouts import BEING_APPLIED, NO_ETAG, STATE_LIVE
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
-_HEAD = struct.Struct("<HQIIIQIIIQQBB")
-_HEAD_BYTES = _HEAD.size
+_HEAD = struct.Struct("<HQIIQIIQB")
 _ATTEMPTS = 3
 _PART_UNDER_WAY = 256
 """An organization has at most a 256th of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
@@ -46,15 +46,10 @@ class Reply(Struct, frozen=True, gc=False):
     now: int = 0
     key_quota: int = 0
     key_window: int = 0
-    key_remaining: int = 0
     key_full_in: int = 0
     organization_quota: int = 0
     organization_window: int = 0
-    organization_remaining: int = 0
     organization_full_in: int = 0
-    wait: int = 0
-    violated: int = 0
-    """The limits that were exceeded: 1 the key's, 2 the organization's, 3 both."""
     charged: int = 1
     """0 if Redis refused to write the charge."""
     value: bytes = b""
@@ -63,17 +58,25 @@ class Reply(Struct, frozen=True, gc=False):
     as_of: bytes = b""
     """The header `Data-As-Of`; empty if it is not known."""
 
+    def buckets(self) -> tuple[Bucket, Bucket]:
+        """Returns what is left of the limits of the key and of the organization."""
+        return (
+            bucket(self.key_quota, self.key_window, self.key_full_in),
+            bucket(self.organization_quota, self.organization_window, self.organization_full_in),
+        )
 
-def read_reply(reply: int | bytes, as_of: AsOf = UNKNOWN) -> Reply:
+
+def read_reply(reply: int | list[bytes], as_of: AsOf = UNKNOWN) -> Reply:
     """Decode a reply of `serve.lua`, as the header of the script describes it.
 
     A moment in the future by the clock of Redis is left out: that clock was set back, or is another one now.
     """
     if isinstance(reply, int):
         return Reply(reply)
-    head = _HEAD.unpack_from(reply)
+    head, value = reply
+    numbers = _HEAD.unpack(head)
     moment, header = as_of
-    fields: list[Any] = [*head, reply[_HEAD_BYTES:], (), header if moment <= head[1] else b""]
+    fields: list[Any] = [*numbers, value, (), header if moment <= numbers[1] else b""]
     return Reply(*fields)
 
 
@@ -148,7 +151,6 @@ class Store:
                 names.document(resource, caller.organization, generation, record_id)
                 for caller, resource, record_id in watched
             ],
-            tags=[caller.organization_tag for caller, _, _ in watched],
         )
         reply = await self._servers.call(tag, *command.words(), script=scripts.look)
         width = len(NO_ETAG)
@@ -273,7 +275,6 @@ class Store:
             key_limit=caller.key_limit,
             organization_limit=caller.organization_limit,
             document=document,
-            tag=caller.organization_tag,
             limits=limits,
             etags=etags,
         )

@@ -14,12 +14,11 @@ ffi.cdef [[
   unsigned char *SHA256(const unsigned char *d, size_t n, unsigned char *md);
   typedef struct __attribute__((packed)) { // as the header of serve.lua says
     uint16_t status; uint64_t now;
-    uint32_t key_quota, key_window, key_left; uint64_t key_full;
-    uint32_t quota, window, left; uint64_t full;
-    uint64_t wait; uint8_t violated, charged;
+    uint32_t key_quota, key_window; uint64_t key_full;
+    uint32_t quota, window; uint64_t full;
+    uint8_t charged;
   } head;
 ]]
-local HEAD_BYTES = ffi.sizeof('head')
 local ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 local REMEMBERED = 8192
 local IDLE_MS, CONNECTIONS = 60000, 256
@@ -75,7 +74,7 @@ local function parse(key)
   ffi.C.SHA256(key, #key, digest)
   local hash, tag = hex(ffi.string(digest, 32)), sub(key, 9, 30)
   local owner = prefix .. '{' .. tag .. '}'
-  return { tag = tag, owner = owner, active = owner .. 'k' .. hash, by_key = owner .. 'q' .. hash, all = owner .. 'q' }
+  return { owner = owner, active = owner .. 'k' .. hash, by_key = owner .. 'q' .. hash, all = owner .. 'q' }
 end
 
 local function refuse(status, code)
@@ -107,9 +106,9 @@ local function ask(who, document)
   local reply
   if document then
     reply, failure = connection:evalsha(sha, 5, who.active, who.owner, who.by_key, who.all, document,
-      who.tag, LIMITS, ngx.ctx.tag)
+      LIMITS, ngx.ctx.tag)
   else
-    reply, failure = connection:evalsha(sha, 4, who.active, who.owner, who.by_key, who.all, who.tag, LIMITS)
+    reply, failure = connection:evalsha(sha, 4, who.active, who.owner, who.by_key, who.all, LIMITS)
   end
   connection:set_keepalive(IDLE_MS, CONNECTIONS)
   return reply, failure
@@ -117,16 +116,24 @@ end
 
 local function seconds(microseconds) return ceil(microseconds / 1000000) end
 
+-- Returns how many requests are left, in how many microseconds all of them are, and in how many there is one more.
+local function bucket(quota, window, full)
+  local full_in, interval = tonumber(full), ceil(window * 1000000 / quota)
+  return quota - ceil(full_in / interval), full_in, full_in - (quota - 1) * interval
+end
+
 local function set_limit_headers(headers, head)
-  local quota, left, full = head.quota, head.left, tonumber(head.full)
+  local quota, left, full, wait = head.quota, bucket(head.quota, head.window, head.full)
+  local key_left, key_full, key_wait = bucket(head.key_quota, head.key_window, head.key_full)
   headers['RateLimit-Policy'] = '"key";q=' .. head.key_quota .. ';w=' .. head.key_window
     .. ', "organization";q=' .. quota .. ';w=' .. head.window
-  headers['RateLimit'] = '"key";r=' .. head.key_left .. ';t=' .. seconds(tonumber(head.key_full))
+  headers['RateLimit'] = '"key";r=' .. key_left .. ';t=' .. seconds(key_full)
     .. ', "organization";r=' .. left .. ';t=' .. seconds(full)
-  if head.key_left <= left then quota, left, full = head.key_quota, head.key_left, tonumber(head.key_full) end
+  if key_left <= left then quota, left, full = head.key_quota, key_left, key_full end
   headers['X-RateLimit-Limit'] = quota
   headers['X-RateLimit-Remaining'] = left
   headers['X-RateLimit-Reset'] = seconds(tonumber(head.now) + full)
+  return math.max(wait, key_wait)
 end
 
 local CODES = { [400] = 'invalid_id', [401] = 'invalid_api_key', [403] = 'api_access_disabled', [404] = 'not_found',
@@ -143,18 +150,17 @@ return function(kind, body_at)
   local reply = ask(who, id and who.owner .. generation .. kind .. id)
   if not reply then return refuse(503, 'service_unavailable') end
   if type(reply) == 'number' then return refuse(reply, CODES[reply]) end
-  local head, headers = ffi.cast('const head *', reply), ngx.header
-  local status, value_at = head.status, HEAD_BYTES + 1
-  set_limit_headers(headers, head)
+  local head, value, headers = ffi.cast('const head *', reply[1]), reply[2], ngx.header
+  local status, wait = head.status, set_limit_headers(headers, head)
   if status == 429 then
-    headers['Retry-After'] = math.max(1, seconds(tonumber(head.wait)))
+    headers['Retry-After'] = math.max(1, seconds(wait))
     return refuse(429, 'rate_limit_exceeded')
   end
   if CODES[status] then return refuse(status, CODES[status]) end
-  headers['ETag'] = 'W/"' .. hex(sub(reply, value_at + 22, value_at + 33)) .. '"'
+  headers['ETag'] = 'W/"' .. hex(sub(value, 23, 34)) .. '"'
   headers['Cache-Control'] = 'private, no-cache'
   headers['X-Request-Id'] = ngx.var.http_x_request_id or ngx.var.request_id
   if status == 304 then return ngx.exit(304) end
-  headers['Content-Length'] = #reply - HEAD_BYTES - body_at
-  ngx.print(sub(reply, value_at + body_at))
+  headers['Content-Length'] = #value - body_at
+  ngx.print(sub(value, body_at + 1))
 end

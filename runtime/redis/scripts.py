@@ -5,6 +5,7 @@ first one by docs/generate/preconditions.py:
 
     -- Requires  what must hold, so that the script destroys or declares nothing wrong
     -- Uses  the parts whose functions it needs
+    -- Within  the frame around the script
     -- KEYS  control, positions, dead_letters?
     -- ARGV  stamp, number, advances(partition, expected, position)..., letters(field, letter)...
 
@@ -17,6 +18,10 @@ so that they cost nothing:
     ARGV[i].expected               a field of the row that begins at i
 
 In place of a line `-- Here  part`, the script has the text of this part, which costs no call of a function.
+
+A function costs as much as ten arguments whenever the script is called. So those of a part that nothing names are left
+out, and a frame, which several scripts share, is no function: the lines `--- NAME` in it are replaced by the sections
+of the script that begin with such a line. What comes before the first section comes before the frame.
 
 Names in capitals, such as `ETAG` or `STATE_LIVE`, are constants of `schemas/layouts.py` (`with_constants`).
 
@@ -44,8 +49,10 @@ Key = Annotated[bytes, _KEYS]
 OptionalKey = Annotated[bytes | None, _KEYS]
 Keys = Annotated[Sequence[bytes], _KEYS]
 
-_LINE = re.compile(r"^-- (KEYS|ARGV|Uses)  (.+)$", re.MULTILINE)
+_LINE = re.compile(r"^-- (KEYS|ARGV|Uses|Within)  (.+)$", re.MULTILINE)
 _HERE = re.compile(r"^ *-- Here  (\w+)\n", re.MULTILINE)
+_SECTION = re.compile(r"^--- (\w+)\n", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
 _ROWS = re.compile(r"(\w+)\(([^)]*)\)\.\.\.")
 _NAMED = re.compile(r"\b(?:(KEYS|ARGV|FIRST|SIZE)|ARGV\[(\w+)\])\.(\w+)")
 _PAIR = 2
@@ -99,7 +106,9 @@ class Script(Generic[P]):
         try:
             keys = _declared(declared, _KEYS, header.get(_KEYS, ""))
             arguments = _declared(declared, _ARGV, header.get(_ARGV, ""))
-            self.text = with_constants(_with_places(keys, arguments, "".join((*map(read, (*always, *uses)), text))))
+            framed = _within(read(header["Within"]), text) if "Within" in header else text
+            needed = _needed("\n".join(map(read, (*always, *uses))), framed)
+            self.text = with_constants(_with_places(keys, arguments, needed))
         except ScriptError as error:
             raise ScriptError(f"{self.name}.lua: {error}") from None
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
@@ -181,6 +190,29 @@ def _place(name: str, hint: Any, fields: tuple[str, ...], *, may_be_absent: bool
     if hint not in _WORDS:
         raise ScriptError(f"`{name}` of the caller cannot be an argument")
     return Place(name, "", (), _WORDS[hint])
+
+
+def _within(frame: str, script: str) -> str:
+    """Returns the script with its sections in the places that the frame has for them. Raises ScriptError if the frame
+    has no such place.
+    """
+    before, *parts = _SECTION.split(script)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    if unknown := sections.keys() - set(_SECTION.findall(frame)):
+        raise ScriptError(f"the frame has no place for the section `{min(unknown)}`")
+    return before + _SECTION.sub(lambda match: sections.get(match[1], ""), frame)
+
+
+def _needed(parts: str, script: str) -> str:
+    """Returns the script behind what it needs of these parts: all but functions that nothing behind them names. Blocks
+    are separated by empty lines, and a block has at most one function.
+    """
+    text = script
+    for block in reversed(parts.split("\n\n")):
+        function = _FUNCTION.search(block)
+        if block and (function is None or re.search(rf"\b{function[1]}\b", text)):
+            text = f"{block}\n\n{text}"
+    return text
 
 
 def _with_places(keys: Sequence[Place], arguments: Sequence[Place], text: str) -> str:

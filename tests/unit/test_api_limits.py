@@ -33,7 +33,7 @@ def test_bucket_shows_what_remains_and_when(quota: int, window: int, full_in: in
     assert (bucket(quota, window, full_in), interval(quota, window)) == (found, found.interval)
 
 
-REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 99, 100_000, 300, 10, 299, 33_334)
+REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 100_000, 300, 10, 33_334)
 
 
 def read(lines: bytes) -> dict[bytes, bytes]:
@@ -59,11 +59,11 @@ def test_ratelimit_t_is_when_more_requests_remain(
     quota: int, window: int, remaining: int, full_in: int, more_in: int
 ) -> None:
     """draft-ietf-httpapi-ratelimit-headers-10: the effective window is that of `r`, not that of the whole quota."""
-    by_key = Reply(200, 0, quota, window, remaining, full_in, 300, 10, 300, 0)
+    by_key = Reply(200, 0, quota, window, full_in, 300, 10, 0)
     found = read(headers(by_key))
     assert found[b"ratelimit"] == b'"key";r=%d;t=%d, "organization";r=300;t=0' % (remaining, more_in)
     assert found[b"x-ratelimit-reset"] == b"%d" % seconds(full_in), "when all of them remain"
-    by_organization = Reply(200, 0, 300, 10, 300, 0, quota, window, remaining, full_in)
+    by_organization = Reply(200, 0, 300, 10, 0, quota, window, full_in)
     assert read(headers(by_organization))[b"ratelimit"].endswith(b'"organization";r=%d;t=%d' % (remaining, more_in))
 
 
@@ -73,7 +73,7 @@ def test_ratelimit_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(
 ) -> None:
     step = interval(quota, window)
     wait = data.draw(st.integers(1, step))
-    error = exceeded(Reply(429, 0, quota, window, 0, step * (quota - 1) + wait, 1, 1, 1, 0, wait, 1))
+    error = exceeded(Reply(429, 0, quota, window, step * (quota - 1) + wait, 1, 1, 0))
     [t] = re.findall(rb'"key";r=0;t=(\d+)', read(error.headers)[b"ratelimit"])
     assert (wait + 999_999) // 1_000_000 == int(t) <= error.retry_after
 
@@ -102,23 +102,34 @@ def test_ratelimit_t_of_an_address_is_retry_after() -> None:
     ],
 )
 def test_x_ratelimit_headers_show_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
-    reply = Reply(200, 0, 100, 10, remaining[0], 0, 300, 10, remaining[1], 0)
+    of_key, of_organization = (100 - remaining[0]) * 100_000, (300 - remaining[1]) * interval(300, 10)
+    reply = Reply(200, 0, 100, 10, of_key, 300, 10, of_organization)
     assert read(headers(reply))[b"x-ratelimit-limit"] == limit
 
 
-@pytest.mark.parametrize(("violated", "policies"), [(1, ["key"]), (2, ["organization"]), (3, ["key", "organization"])])
-@given(wait=st.integers(1, 10**13))
+@pytest.mark.parametrize(
+    ("waits", "policies"),
+    [
+        pytest.param((1, 0), ["key"], id="the key's"),
+        pytest.param((0, 1), ["organization"], id="the organization's"),
+        pytest.param((1, 2), ["key", "organization"], id="both: the longer wait"),
+    ],
+)
+@given(wait=st.integers(1, 5 * 10**12))
 @example(wait=1_000_001)
 def test_retry_after_is_long_enough_and_less_than_a_second_longer(
-    violated: int, policies: list[str], wait: int
+    waits: tuple[int, int], policies: list[str], wait: int
 ) -> None:
-    error = exceeded(replace(REPLY, status=429, wait=wait, violated=violated))
+    key_wait, organization_wait = (times * wait for times in waits)
+    # Of a bucket of one request, the next one comes when it is full.
+    error = exceeded(Reply(429, 0, 1, 10**7, key_wait, 1, 10**7, organization_wait))
     assert error.violated == policies
-    assert wait <= error.retry_after * 1_000_000 < wait + 1_000_000
+    longer = max(key_wait, organization_wait)
+    assert longer <= error.retry_after * 1_000_000 < longer + 1_000_000
 
 
 SECOND = 1_000_000
-SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 2, 0, 3, 10, 3, 0, charged=0, value=b"document")
+SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 0, 3, 10, 0, charged=0, value=b"document")
 
 
 def caller(digit: str = "1", organization: str = ORGANIZATION) -> Credentials:
@@ -144,29 +155,28 @@ def test_the_reply_says_what_remains(status: int) -> None:
     assert reply == replace(
         SERVED,
         status=status,
-        key_remaining=1,
         key_full_in=5 * SECOND,
-        organization_remaining=2,
         organization_full_in=3_333_334,
     )
+    assert [left.remaining for left in reply.buckets()] == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("before", "asks", "violated", "wait"),
+    ("before", "asks", "waits"),
     [
-        pytest.param("11", "1", 1, 5 * SECOND, id="the key's"),
-        pytest.param("112", "3", 2, 3_333_334, id="the organization's"),
-        pytest.param("112", "1", 3, 5 * SECOND, id="both: the longer wait"),
+        pytest.param("11", "1", [5 * SECOND, 0], id="the key's"),
+        pytest.param("112", "3", [0, 3_333_334], id="the organization's"),
+        pytest.param("112", "1", [5 * SECOND, 3_333_334], id="both"),
     ],
 )
-def test_429_charges_neither_and_says_when(before: str, asks: str, violated: int, wait: int) -> None:
+def test_429_charges_neither_and_says_when(before: str, asks: str, waits: list[int]) -> None:
     clock = At()
     limiter = LocalLimiter(clock=clock)
     statuses(limiter, *map(caller, before))
     for _ in range(3):
         reply = limiter.charge(caller(asks), SERVED)
-        assert (reply.status, reply.violated, reply.wait, reply.value) == (429, violated, wait, b"")
-    clock.seconds += (wait - 1) / SECOND
+        assert (reply.status, reply.value, [left.wait for left in reply.buckets()]) == (429, b"", waits)
+    clock.seconds += (max(waits) - 1) / SECOND
     assert limiter.charge(caller(asks), SERVED).status == 429
     clock.seconds += 1 / SECOND
     assert limiter.charge(caller(asks), SERVED).status == 200
@@ -185,7 +195,7 @@ def test_what_is_in_regular_use_is_not_forgotten() -> None:
     limiter, large = LocalLimiter(max_buckets=4, clock=At()), replace(SERVED, key_quota=100, organization_quota=100)
     left = []
     for number in range(50):
-        left.append(limiter.charge(caller(), large).key_remaining)
+        left.append(limiter.charge(caller(), large).buckets()[0].remaining)
         limiter.charge(caller("2", f"00000000-0000-4000-8000-{number:012}"), large)
     assert left == list(range(99, 49, -1))
 

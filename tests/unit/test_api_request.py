@@ -232,7 +232,7 @@ async def test_defect_in_a_handler_is_logged_and_answered_with_500(caplog: pytes
 
 
 def test_stored_document_that_cannot_be_read_says_what_to_do() -> None:
-    stored = Reply(200, 0, 100, 10, 5, 0, 300, 10, 5, 0, value=bytes(CONTACT.body_offset) + b"\xff")
+    stored = Reply(200, 0, 100, 10, 0, 300, 10, 0, value=bytes(CONTACT.body_offset) + b"\xff")
     with pytest.raises(InternalError, match="`rebuild --organization` writes it again"):
         Documents(CONTACT)._response(stored)
 
@@ -246,7 +246,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    async def serve(self, *_: object) -> Reply:
+    async def serve(self, *_: object, **__: object) -> Reply:
         raise self._error
 
 

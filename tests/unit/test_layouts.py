@@ -113,7 +113,8 @@ def test_id_comes_back_from_each_form(text: str, other: str) -> None:
     assert (len(short), names.long_id(short)) == (22, text)
     assert (names.short_ids([text, other]), names.short_ids([])) == ([short, names.short_id(other)], [])
     assert (names.short_id(text.upper()), names.organization(text.upper())) == (short, organization)
-    assert names.tagged(api_keys.parse(api_keys.mint(text)).organization_tag) == organization
+    tag = api_keys.parse(api_keys.mint(text)).organization_tag
+    assert (names.tagged(tag), organization[layouts.NAME_TAG]) == (organization, tag.encode())
 
 
 def test_documents_fit_the_size_class_they_are_made_for() -> None:

@@ -183,6 +183,55 @@ def test_header_that_does_not_fit_and_a_caller_that_cannot_be_are_refused(
         load(declared, text)
 
 
+def alone(*, copy: Key) -> None: ...
+
+
+FRAME = "local count = 1\n--- write\nlocal after = count\n--- check\nreturn after\n"
+
+
+def framed(script: str) -> str:
+    texts = {"alone": f"-- Works.\n-- Within  frame\n-- KEYS  copy\n{script}", "frame": FRAME}
+    return Script(alone, texts.__getitem__).text.partition("KEYS  copy\n")[2]
+
+
+def test_sections_of_a_script_take_their_places_in_its_frame() -> None:
+    text = framed("local width = 2\n--- write\ncall(KEYS.copy, width)\n")
+    assert text == "local width = 2\nlocal count = 1\ncall(KEYS[1], width)\nlocal after = count\nreturn after\n"
+
+
+def test_a_section_for_which_the_frame_has_no_place_is_refused() -> None:
+    with pytest.raises(ScriptError, match=r"^alone\.lua: the frame has no place for the section `writes`"):
+        framed("--- writes\ncall(KEYS.copy)\n")
+
+
+def test_a_call_defines_no_function_that_it_does_not_need() -> None:
+    one_line, two_lines = "local function {0}() return {1} end", "local function {0}()\n  return {1}\nend"
+    texts = {
+        "alone": "-- Works.\n-- Uses  part\n-- KEYS  copy\nreturn outer(KEYS.copy)\n",
+        "part": "\n\n".join(
+            (
+                "-- About the part.\nlocal call = redis.call",
+                two_lines.format("inner", 1),
+                two_lines.format("idle", "inner()"),
+                one_line.format("outer", "inner()"),
+                one_line.format("last", "idle()"),
+            )
+        ),
+    }
+    lines = Script(alone, texts.__getitem__).text.splitlines()
+    assert [line for line in lines if line.startswith("local")] == [
+        "local call = redis.call",
+        "local function inner()",
+        "local function outer() return inner() end",
+    ]
+
+
+def test_every_function_is_needed_by_a_script() -> None:
+    named = re.compile(r"^local function (\w+)", re.MULTILINE)
+    declared = {name for path in LUA if "projector" in path.parts for name in named.findall(path.read_text("utf-8"))}
+    assert declared == {name for script in projector.redis.scripts.SCRIPTS for name in named.findall(script.text)}
+
+
 def test_every_script_is_declared_and_in_the_table() -> None:
     declared = {
         (folder, script.name)

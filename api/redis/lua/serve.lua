@@ -7,113 +7,120 @@
 -- Requires  nothing: it counts in buckets of the rate limits, which expire
 -- KEYS  key, organization, key_limit, organization_limit, document?
 --       key: the record of the key. document: absent if the id is invalid
--- ARGV  tag, limits, etags...
---       tag: the organization's. limits: the default ones: key quota and window (seconds), organization quota and
---       window (4 bytes each, as the record of an organization has them); each pair applies if the organization does
---       not set that limit. One more byte behind them: the request will wait for a document that does not exist, so that
---       404 is not charged. etags: those of the request (12 bytes each), or `*`
+-- ARGV  limits, etags...
+--       limits: the default ones: key quota and window (seconds), organization quota and window (4 bytes each, as the
+--       record of an organization has them); each pair applies if the organization does not set that limit. One more
+--       byte behind them: the request will wait for a document that does not exist, so that 404 is not charged.
+--       etags: those of the request (12 bytes each), or `*`
 -- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again),
---         or a string:
---         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
---         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
---         for 304, otherwise nothing. Times are in microseconds, windows in seconds.
+--         or a list of two strings. The first one is:
+--         status, now, key quota, window, full in, organization quota, window, full in, charged
+--         (`<I2I8I4I4I8I4I4I8B`).
+--         Times are in microseconds, windows in seconds. "full in" is the time until the bucket is full again.
+--         charged: 0 if the charge could not be written; the caller then applies its local limiter. 400 means that
+--         there is no document in KEYS. The second one is the whole value for 200, its first 34 bytes for 304,
+--         otherwise nothing: Redis 7 would hash each byte of the value again if both were one string.
 --         status LARGE: it would be 200, and is charged as such, but the value is so long that the caller has to read
 --         it by itself (WHOLE in schemas/layouts.py): the replies of all requests share a connection.
---         "full in" is the time until the bucket is full again, "wait" the time until the request would be allowed.
---         violated: 1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies
---         its local limiter. 400 means that there is no document in KEYS. The reply is one string because in Redis 6 a
---         list of 14 elements costs more time than the rest of the script.
 
-local KEYS, byte = KEYS, string.byte
+-- A local variable is found faster. A function costs as much as ten arguments whenever the script is called: there is
+-- none but for what is rare.
+local KEYS, ARGV, call, pcall, format = KEYS, ARGV, redis.call, redis.pcall, string.format
+local byte, sub, unpack_bytes = string.byte, string.sub, struct.unpack
 
-local clock = redis.call('TIME')
+local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 -- One call reads everything but the document: a call costs more than a few values that turn out not to be needed.
-local key, organization, key_bucket, organization_bucket =
-  unpack(redis.call('MGET', KEYS.key, KEYS.organization, KEYS.key_limit, KEYS.organization_limit))
+local key, organization, key_stored, stored =
+  unpack(call('MGET', KEYS.key, KEYS.organization, KEYS.key_limit, KEYS.organization_limit))
 -- For MGET, a value of another type is none. GET raises an error, which the caller answers with 503.
-if not key then redis.call('GET', KEYS.key) end
-if not organization then redis.call('GET', KEYS.organization) end
+if not key then call('GET', KEYS.key) end
+if not organization then call('GET', KEYS.organization) end
 
-local tag = ARGV.tag
+local organization_name = KEYS.organization
 -- Here  admission
 
-local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
+local key_quota, key_window, quota, window = unpack_bytes('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 or quota == 0 then
-  local default_key_quota, default_key_window, default_quota, default_window = struct.unpack('<I4I4I4I4', ARGV.limits)
+  local default_key_quota, default_key_window, default_quota, default_window = unpack_bytes('<I4I4I4I4', ARGV.limits)
   if key_quota == 0 then key_quota, key_window = default_key_quota, default_key_window end
   if quota == 0 then quota, window = default_quota, default_window end
 end
 
--- A bucket expires at the end of the ten seconds in which it will be full again. So most charges need not set its expiry,
--- which costs as much as all the rest of SET. `stored` is the value in Redis, nil if there is none.
-local function save(name, full_at, stored)
-  local expiry, reply = full_at - full_at % BUCKET_SPAN + BUCKET_SPAN, nil
-  if stored and stored - stored % BUCKET_SPAN + BUCKET_SPAN == expiry then
-    -- Cheaper than a SET that keeps the expiry: it changes the number in place, and its reply is not a table.
-    reply = redis.pcall('INCRBY', name, string.format('%d', full_at - stored))
-  else
-    reply = redis.pcall('SET', name, string.format('%d', full_at), 'PXAT', string.format('%d', expiry / 1000))
-  end
-  local failure = type(reply) == 'table' and reply.err
-  -- A replica or a demoted primary may have data that is long out of date, which must not be served.
-  if failure and string.find(failure, 'READONLY', 1, true) then error(failure) end
-  -- If only the limiter cannot write (because the memory is full, for example), the document is still served.
-  return not failure
-end
+-- An interval is a whole number of microseconds, rounded up, so that exactly the quota fits and no rounding adds up.
+local key_interval, interval = key_window * 1000000 + key_quota - 1, window * 1000000 + quota - 1
+key_interval, interval = (key_interval - key_interval % key_quota) / key_quota, (interval - interval % quota) / quota
+local key_burst, burst = key_interval * key_quota, interval * quota
 
--- `interval` is a whole number of microseconds, so that exactly `quota` requests fit and no rounding adds up.
-local function bucket(name, stored, quota, window)
-  local interval = math.ceil(window * 1000000 / quota)
-  local burst = interval * quota
-  stored = stored and stored + 0 -- a number; tonumber() would read it twice
-  local full_at = stored and stored > now and stored or now
-  if full_at > now + burst then -- the limit was lowered, or the clock was set back: drain from now on
-    full_at = now + burst
-    -- A bucket that cannot be written would not drain, and `wait` would be wrong each time: treat it as full.
-    if save(name, full_at, stored) then stored = full_at else full_at = now end
+-- What is stored becomes a number; nil if there is none. (tonumber() would read it twice.)
+key_stored, stored = key_stored and key_stored + 0, stored and stored + 0
+local key_full_at = key_stored and key_stored > now and key_stored or now
+local full_at = stored and stored > now and stored or now
+if key_full_at > now + key_burst or full_at > now + burst then
+  -- The limit was lowered, or the clock was set back: the bucket drains from now on. One that cannot be written would
+  -- not drain, and no wait would be enough: it counts as full.
+  local function drained(name, bucket_full_at, latest, bucket_stored)
+    if bucket_full_at <= latest then return bucket_full_at, bucket_stored end
+    local expires_at = latest - latest % BUCKET_SPAN + BUCKET_SPAN
+    local reply = pcall('SET', name, format('%d', latest), 'PXAT', format('%d', expires_at / 1000))
+    if not reply.err then return latest, latest end
+    if string.find(reply.err, 'READONLY', 1, true) then error(reply.err) end
+    return now, bucket_stored
   end
-  local room = burst - (full_at - now)
-  return full_at, interval, math.floor(room / interval), room < interval and interval - room or 0, stored
+  key_full_at, key_stored = drained(KEYS.key_limit, key_full_at, now + key_burst, key_stored)
+  full_at, stored = drained(KEYS.organization_limit, full_at, now + burst, stored)
 end
-local key_full_at, key_interval, key_remaining, key_wait, key_stored
-  = bucket(KEYS.key_limit, key_bucket, key_quota, key_window)
-local full_at, interval, remaining, wait, stored = bucket(KEYS.organization_limit, organization_bucket, quota, window)
 
 local status, value = 200, ''
 local is_awaited = false
-if key_wait > 0 or wait > 0 then
+if key_full_at - now > key_burst - key_interval or full_at - now > burst - interval then
   status = 429
 elseif not KEYS.document then
   status = 400
 else
   -- Only now, and no more than is needed: what is refused or free must not cost more if the document is large.
   if ARGV[FIRST.etags] then
-    value = redis.call('GETRANGE', KEYS.document, '0', ETAG_LAST)
-    local etag = string.sub(value, ETAG)
+    value = call('GETRANGE', KEYS.document, '0', ETAG_LAST)
+    local etag = sub(value, ETAG)
     for i = FIRST.etags, #ARGV do
       if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
     end
   end
-  if status == 200 then value = redis.call('GETRANGE', KEYS.document, WHOLE_AT, WHOLE_LAST) end
+  if status == 200 then value = call('GETRANGE', KEYS.document, WHOLE_AT, WHOLE_LAST) end
   if byte(value) ~= STATE_LIVE then
-    status, is_awaited = 404, #ARGV.limits > 16
+    status, value, is_awaited = 404, '', #ARGV.limits > 16
   elseif #value >= WHOLE_END then
-    status = LARGE
+    status, value = LARGE, ''
   end
 end
 
+-- A bucket expires at the end of the ten seconds in which it will be full again. So most charges need not set its
+-- expiry, which costs as much as all the rest of SET. INCRBY is cheaper than a SET that keeps the expiry: it changes
+-- the number in place, and its reply, that number, is not a table.
 local charged = 1
 if status ~= 429 and status ~= 304 and not is_awaited then
-  key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
-  full_at, remaining = full_at + interval, remaining - 1
-  if not (save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)) then
+  key_full_at, full_at = key_full_at + key_interval, full_at + interval
+  local span = key_full_at - key_full_at % BUCKET_SPAN
+  local reply = key_stored and key_stored - key_stored % BUCKET_SPAN == span
+    and pcall('INCRBY', KEYS.key_limit, format('%d', key_full_at - key_stored))
+    or pcall('SET', KEYS.key_limit, format('%d', key_full_at), 'PXAT', format('%d', (span + BUCKET_SPAN) / 1000))
+  local failure = reply ~= key_full_at and reply.err
+  if not failure then
+    span = full_at - full_at % BUCKET_SPAN
+    reply = stored and stored - stored % BUCKET_SPAN == span
+      and pcall('INCRBY', KEYS.organization_limit, format('%d', full_at - stored))
+      or pcall('SET', KEYS.organization_limit, format('%d', full_at), 'PXAT',
+        format('%d', (span + BUCKET_SPAN) / 1000))
+    failure = reply ~= full_at and reply.err
+  end
+  if failure then
+    -- A replica or a demoted primary may have data that is long out of date, which must not be served.
+    if string.find(failure, 'READONLY', 1, true) then error(failure) end
+    -- If only the limiter cannot write (because the memory is full, for example), the document is still served.
     charged = 0
   end
 end
 
-if status ~= 200 and status ~= 304 then value = '' end
-local violated = (key_wait > 0 and 1 or 0) + (wait > 0 and 2 or 0)
-return struct.pack('<I2I8I4I4I4I8I4I4I4I8I8BB', status, now, key_quota, key_window, key_remaining, key_full_at - now,
-  quota, window, remaining, full_at - now, key_wait > wait and key_wait or wait, violated, charged) .. value
+return { struct.pack('<I2I8I4I4I8I4I4I8B', status, now, key_quota, key_window, key_full_at - now, quota, window,
+  full_at - now, charged), value }

@@ -45,8 +45,3 @@ local function index_put(name, leads, first, id, summary_hash)
   call('ZADD', leads, format('%d', (unpack_bytes('<I6', summary_hash))), id)
   return first
 end
-
--- Returns the UUID of the contact of a stored lead; '' if the value is not a live lead: a marker is shorter.
-local function contact_of(stored_lead)
-  return sub(stored_lead, STORED_CONTACT_ID, STORED_CONTACT_ID_END)
-end

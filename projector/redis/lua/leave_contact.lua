@@ -9,7 +9,7 @@
 --         no key, so it leaves nothing behind if the organization is deleted
 
 for i = FIRST.leads, #KEYS, 3 do
-  if contact_of(call('GETRANGE', KEYS[i], 0, STORED_CONTACT_ID_END - 1)) ~= ARGV.contact_id then
+  if call('GETRANGE', KEYS[i], STORED_CONTACT_ID_AT, STORED_CONTACT_ID_LAST) ~= ARGV.contact_id then
     local contact = call('GETRANGE', KEYS[i + 1], 0, CONTACT_BODY - 1)
     index_remove(KEYS[i + 1], KEYS[i + 2], first_of(contact), ARGV.lead_id)
   end

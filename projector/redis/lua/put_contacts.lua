@@ -2,7 +2,8 @@
 -- updated later, in batches (`resplice`). The index of a deleted contact remains, in case the contact is recreated. If
 -- the organization is deleted, no index is written and no lead is returned: a replay writes them if it is recreated.
 -- Requires  a newer event than the one that is stored
--- Uses  contact_index, index_repair, order, write_each
+-- Uses  contact_index, index_repair, order
+-- Within  write_each
 -- KEYS  documents..., organizations..., indexes...
 --       documents: for each contact its name in each generation. organizations: that of each contact. indexes: those of
 --       their leads, in the order of `documents`
@@ -14,31 +15,31 @@
 --         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
 --         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed
 
-local indexes = #KEYS - #ARGV.prefixes / PUT_CONTACT_PREFIX * ARGV.generations
+local width, last, linked, checks = PUT_CONTACT_PREFIX, FIRST_LEAD_LAST, 0, true
 local moved = {} -- for an index, the lead that becomes the first one
 
--- Puts the first lead of the index into a newer value.
-local function write(at, part, stored, k, found, organization)
-  local first, leads, body = first_of(stored), KEYS[indexes + k], ARGV[part]
-  if body == '' then
-    local deleted = organization and not is_live(organization)
-    if moved[leads] then
-      moved[leads] = nil -- it is still in the set
-    elseif first and first ~= NO_LEAD and not deleted then
-      call('ZADD', leads, score(first), sub(first, HASH_BYTES + 1))
-    end
-    return marker(stored, sub(ARGV.prefixes, at, at + HEAD - 1)), found
+--- write
+-- The first lead of the index comes into a newer value.
+local first, leads, body = first_of(stored), KEYS[documents + count + k], ARGV[part]
+if body == '' then
+  local was_deleted = organization and not is_live(organization)
+  if moved[leads] then
+    moved[leads] = nil -- it is still in the set
+  elseif first and first ~= NO_LEAD and not was_deleted then
+    call('ZADD', leads, score(first), sub(first, HASH_BYTES + 1))
   end
+  value = marker(stored, sub(prefixes, at, at + HEAD - 1))
+else
   if not first then
     first = next_first(leads)
     if first ~= NO_LEAD then moved[leads] = sub(first, HASH_BYTES + 1) end
   end
-  return sub(ARGV.prefixes, at, at + PUT_CONTACT_PREFIX - 1) .. first .. body, found
+  value = sub(prefixes, at, at + PUT_CONTACT_PREFIX - 1) .. first .. body
 end
 
-local reply = write_each(PUT_CONTACT_PREFIX, FIRST_LEAD_LAST, 0, write, function(stored, k, found)
-  return collect_pending(stored, KEYS[indexes + k], found)
-end)
+--- check
+if not is_deleted then found = collect_pending(stored, KEYS[documents + count + k], found) end
+
+--- finish
 -- After the contacts: when its memory is full, Redis refuses the first write of a script, but not the later ones.
 for leads, id in pairs(moved) do call('ZREM', leads, id) end
-return reply

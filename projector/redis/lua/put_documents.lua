@@ -1,7 +1,8 @@
 -- Writes documents of a resource without links, or replaces deleted ones by markers, each if its event is newer than
 -- what is stored.
 -- Requires  a newer event than the one that is stored
--- Uses  order, write_each
+-- Uses  order
+-- Within  write_each
 -- KEYS  documents..., organizations...
 --       documents: for each document its name in each generation. organizations: that of each document
 -- ARGV  generations, overwrite_equal, repeated, prefixes, bodies...
@@ -9,7 +10,11 @@
 --       prefixes: for each document, the value before its body (for a marker: head and zeros). bodies: '' for a marker
 -- Returns a list of one string: a digit for each document (that of `write_each`)
 
-return write_each(PLAIN_BODY, BODY_HASH_LAST, 0, function(at, part, stored)
-  if ARGV[part] == '' then return marker(stored, sub(ARGV.prefixes, at, at + HEAD - 1)) end
-  return sub(ARGV.prefixes, at, at + PLAIN_BODY - 1) .. ARGV[part]
-end)
+local width, last, linked, checks = PLAIN_BODY, BODY_HASH_LAST, 0, false
+
+--- write
+if ARGV[part] == '' then
+  value = marker(stored, sub(prefixes, at, at + HEAD - 1))
+else
+  value = sub(prefixes, at, at + PLAIN_BODY - 1) .. ARGV[part]
+end

@@ -16,7 +16,9 @@ local written, bytes = 0, 0
 -- Updates one lead and its entry in the index. Returns the first lead of the index after that.
 local function resplice(name, id, contact, leads, lead, first, summary, summary_hash, is_packed)
   local value = call('GET', lead) or ''
-  if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted or moved
+  if sub(value, STORED_CONTACT_ID, STORED_CONTACT_ID_END) ~= contact then -- deleted or moved
+    return index_remove(name, leads, first, id)
+  end
   if sub(value, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash then
     local at, length = unpack_bytes('<I3I3', value, LEAD_SUMMARY_PLACE)
     call('SET', lead, sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. pack('<I3I3', at, #summary)

@@ -1,87 +1,82 @@
-local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) end
-
--- Writes the records of a call in all generations, each if its event is newer than what is stored.
--- The headers of put_documents, put_contacts and put_leads describe KEYS and ARGV. `prefixes` has `width` bytes for each
--- record: what its value begins with; of a delete, the marker's head and zeros. `bodies` has the rest of each value; of
--- a delete, it is empty, and a marker replaces the document. (A slice of a long argument would be hashed a second
--- time.) After the organizations come the keys that `write` needs: first `linked` keys whose values it gets.
+-- The frame of put_documents, put_contacts and put_leads: it writes the records of a call in all generations, each if its
+-- event is newer than what is stored. The headers of these scripts describe KEYS and ARGV. `prefixes` has `width` bytes
+-- for each record: what its value begins with; of a delete, the marker's head and zeros. `bodies` has the rest of each
+-- value; of a delete, it is empty, and a marker replaces the document. (A slice of a long argument would be hashed a
+-- second time.) After the organizations come the keys that the script needs: first, if `linked` is 1, one for each
+-- document, whose values the frame gets.
 -- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
 -- must not be lost if the organization is recreated before its erasure has reached the document.
--- `write(at, part, stored, k, found, organization, link)` gets where the prefix of the record begins, which argument is
--- its first one, what KEYS[k] holds ('' if nothing; else at least the bytes up to `last`, which counts from 0, as
--- text), the ids that the record has found (nil if none), and the values of its organization and of the k-th of the
--- linked keys (false if there is none). It returns what KEYS[k] is to hold, and the ids.
--- `check(stored, k, found)`, if given, gets what KEYS[k] will hold, also if the record is stale, unless the organization
--- is deleted. It returns the ids.
+-- Before the frame, the script sets `width`, `last`, `linked` and `checks`. In the frame, its sections stand in place of
+-- the lines that name them:
+-- `write` sets `value` to what KEYS[k] is to hold. It has: where the prefix of the record begins (`at`), which argument
+-- is its first one (`part`), what KEYS[k] holds (`stored`: '' if nothing; else at least the bytes up to `last`, which
+-- counts from 0, as text), and the values of its organization and of its linked key (`organization`, `link`: false if
+-- there is none). It may add ids to `found`, which is nil before it finds any.
+-- `check`, for which `checks` is true, has in `stored` what KEYS[k] will hold, also if the record is stale, and whether
+-- the organization is deleted (`is_deleted`).
+-- `finish` follows all writes.
 -- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED; OLDER, REUSED or REPEATED in place
 -- of the first two); then, for each id that was found, the record's number (from 0) and the id. A stale record is STALE,
 -- whatever its organization.
-local function write_each(width, last, linked, write, check)
-  local KEYS, ARGV, prefixes = KEYS, ARGV, ARGV.prefixes
-  local count = #prefixes / width
-  local generations, overwrite_equal = tonumber(ARGV.generations), ARGV.overwrite_equal == '1'
-  local documents = count * generations
-  -- A call of Redis costs as much as several keys in one call. So one EXISTS says whether all documents are new, and all
-  -- values are written at once. Of stored documents, only what is needed is read: Redis 7 hashes each byte of a string
-  -- that it makes for Lua. What stale records do not need is read when the first newer one is found.
-  -- The record of a deleted organization ends after the job that is due (JOB_DUE_END bytes), that of a live one continues.
-  local read_to = documents + count + linked
-  local stored_any, others = call('EXISTS', unpack(KEYS, 1, documents)) > 0, check and mget(documents + 1, read_to)
-  -- These have their full length from the start: a table that grows is copied each time that its length doubles.
-  local values, codes = { unpack(KEYS, 1, 2 * documents) }, { unpack(KEYS, 1, count) }
-  local latest, reply, k, v, at, part = ARGV.repeated == '1' and {}, { '' }, 0, 0, 1, FIRST.bodies
-  for record = 1, count do
-    local code, found, order = STALE_TEXT, nil, nil
-    for _ = 1, generations do
-      k = k + 1
-      local name = KEYS[k]
-      local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
-      local newer = stored == '' or is_newer(stored, prefixes, overwrite_equal, at)
-      if not newer or overwrite_equal then
-        local behind = #stored >= HEAD and order_of(stored, prefixes, at)
-        if behind then
-          others = others or mget(documents + 1, read_to)
-          local organization = others[record]
-          if behind == REPEATED and is_live(stored)
-            and sub(stored, BODY_HASH, BODY_HASH_END) ~= sub(prefixes, at + HEAD, at + BODY_HASH_END - 1) then
-            behind = REUSED
-          end
-          newer = newer and behind ~= REUSED
-          -- Generations of two mapping versions have other bodies of one event: if one of them repeats it, it is the
-          -- same. Nothing is said about what a deleted organization had.
-          if not (newer or order == OLDER or order == REPEATED or organization and #organization == JOB_DUE_END) then
-            order = behind
-          end
-        end
-      end
-      if newer then
-        others = others or mget(documents + 1, read_to)
-        local organization = others[record]
-        if organization and #organization == JOB_DUE_END and (stored == '' or ARGV[part] ~= '') then
-          if code == STALE_TEXT then code = ORGANIZATION_DELETED_TEXT end
-        else
-          code = WRITTEN_TEXT
-          stored, found = write(at, part, stored, k, found, organization, others[count + k])
-          values[v + 1], values[v + 2] = name, stored
-          if latest then latest[name] = stored end
-          v = v + 2
-        end
-      end
-      if check and not (others[record] and #others[record] == JOB_DUE_END) then
-        found = check(stored, k, found)
-      end
+
+local KEYS, ARGV, prefixes = KEYS, ARGV, ARGV.prefixes -- a local variable is found faster
+local count = #prefixes / width
+local generations, overwrite_equal = tonumber(ARGV.generations), ARGV.overwrite_equal == '1'
+local documents = count * generations
+-- A call of Redis costs as much as several keys in one call. So one EXISTS says whether all documents are new, and all
+-- values are written at once. Of stored documents, only what is needed is read: Redis 7 hashes each byte of a string
+-- that it makes for Lua. What stale records do not need is read when the first newer one is found.
+-- The record of a deleted organization ends after the job that is due (JOB_DUE_END bytes), that of a live one continues.
+local stored_any, others = call('EXISTS', unpack(KEYS, 1, documents)) > 0, nil
+-- These have their full length from the start: a table that grows is copied each time that its length doubles.
+local values, codes = { unpack(KEYS, 1, 2 * documents) }, { unpack(KEYS, 1, count) }
+local latest, reply, k, v, at, part = ARGV.repeated == '1' and {}, { '' }, 0, 0, 1, FIRST.bodies
+for record = 1, count do
+  local code, found, order = STALE_TEXT, nil, nil
+  for _ = 1, generations do
+    k = k + 1
+    local name = KEYS[k]
+    local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
+    local newer = stored == '' or is_newer(stored, prefixes, overwrite_equal, at)
+    local behind = (not newer or overwrite_equal) and #stored >= HEAD and order_of(stored, prefixes, at)
+    if not others and (newer or behind or checks) then
+      others = call('MGET', unpack(KEYS, documents + 1, documents + count + linked * documents))
     end
-    if order and not (order == REPEATED and code == WRITTEN_TEXT) then code = order end
-    codes[record] = code
-    at, part = at + width, part + 1
-    if found then
-      for _, id in ipairs(found) do
-        reply[#reply + 1] = record - 1
-        reply[#reply + 1] = id
+    local organization = others and others[record]
+    local is_deleted = organization and #organization == JOB_DUE_END
+    if behind then
+      if behind == REPEATED and byte(stored) == STATE_LIVE
+        and sub(stored, BODY_HASH, BODY_HASH_END) ~= sub(prefixes, at + HEAD, at + BODY_HASH_END - 1) then
+        behind = REUSED
       end
+      newer = newer and behind ~= REUSED
+      -- Generations of two mapping versions have other bodies of one event: if one of them repeats it, it is the
+      -- same. Nothing is said about what a deleted organization had.
+      if not (newer or order == OLDER or order == REPEATED or is_deleted) then order = behind end
+    end
+    if newer and is_deleted and (stored == '' or ARGV[part] ~= '') then
+      if code == STALE_TEXT then code = ORGANIZATION_DELETED_TEXT end
+    elseif newer then
+      code = WRITTEN_TEXT
+      local link, value = others[count + k], nil
+--- write
+      values[v + 1], values[v + 2] = name, value
+      if latest then latest[name] = value end
+      stored, v = value, v + 2
+    end
+--- check
+  end
+  if order and not (order == REPEATED and code == WRITTEN_TEXT) then code = order end
+  codes[record] = code
+  at, part = at + width, part + 1
+  if found then
+    for _, id in ipairs(found) do
+      reply[#reply + 1] = record - 1
+      reply[#reply + 1] = id
     end
   end
-  if v > 0 then call('MSET', unpack(values, 1, v)) end
-  reply[1] = table.concat(codes)
-  return reply
 end
+if v > 0 then call('MSET', unpack(values, 1, v)) end
+--- finish
+reply[1] = table.concat(codes)
+return reply

@@ -93,9 +93,9 @@ REASONS: Mapping[str, str] = {
     "no_token": "there is no token to sign in to Kafka: {detail}",
     "redis_failed": "Redis: {detail}",
     "restarted": "Redis: it restarted or failed over while a batch was being written",
+    "servers_restart": "Redis: servers restart or fail over again and again",
     "one_of_cluster": "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
     "rediss+cluster://) in LEADVIEW_REDIS_URL.",
-    "servers_restart": "Redis: servers restart or fail over again and again",
     "copies_disagree": "Redis: the copies of the control record disagree, because they are being changed",
     "record_changed": "Another command, or a projector, has just changed the control record: check `status`, then try "
     "again.",
@@ -115,7 +115,7 @@ REASONS: Mapping[str, str] = {
     "any more. Check `status`, then run `drop` again if there is still something to drop.",
     "generation_lost_history": "Topic {topics} has lost its history while generation {generation} was being filled: "
     "`drop {generation}`, then run `rebuild` again.",
-    "no_dead_letter": "There is no dead letter {named}. `dead-letters list` shows all of them.",
+    "no_dead_letter": "There is no dead letter {others}. `dead-letters list` shows all of them.",
     "no_dead_letter_matches": "No dead letter matches. `dead-letters list` shows all of them. The records that have "
     "halted a line are not stored as dead letters yet: name the range that its message shows.",
     "no_topic": "{named} is not a topic of Leadview. Its topics are {others}.",

@@ -96,7 +96,6 @@ class DeadLetterReason(Struct, frozen=True):
         "no_records",
         "no_offset",
         "accepted_late",
-        "group_denied",
         "group_without_offsets",
         "text_not_ours",
         "text_too_long",

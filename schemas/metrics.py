@@ -39,6 +39,7 @@ PROBLEM_LABELS = (
     "clock_differs",
     "redis_unknown",
     "kafka_unknown",
+    "kafka_denies",
 )
 """The names of the problems that projectors report: in `leadview_projector_problems`, in logs, and as sections of
 `docs/runbook.md`."""
@@ -271,10 +272,12 @@ API_PROBLEMS = Metric(
     ("problem",),
 )
 READY_WORKERS = Metric("leadview_api_ready_workers", "gauge", "workers", "Workers that are ready to serve")
+WORKERS = Metric("leadview_api_workers", "gauge", "workers", "Workers that there should be: LEADVIEW_API_WORKERS")
 
 API = (
     *(REQUESTS, REQUEST_SECONDS, SERVED_AGE, PROJECTORS),
-    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, WAITING, GENERATION, READY_WORKERS, API_PROBLEMS),
+    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, WAITING, GENERATION),
+    *(WORKERS, READY_WORKERS, API_PROBLEMS),
 )
 """What the API exports for all of its workers together."""
 

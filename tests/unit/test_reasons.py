@@ -113,9 +113,6 @@ SAID: dict[Reason, str] = {
         "crm.leads:0:3 does not exist: the partition has no records after the offset 2."
     ),
     DeadLetterReason("accepted_late"): "the accepted bad records could not be changed in time",
-    DeadLetterReason("group_denied", GROUP): (
-        "Kafka does not let this user read and write the consumer group crm.accepted."
-    ),
     DeadLetterReason("group_without_offsets", GROUP, ("crm.leads:0", "crm.leads:1")): (
         "Kafka: the coordinator of the group crm.accepted did not return its offsets of crm.leads:0, crm.leads:1"
     ),

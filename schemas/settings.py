@@ -196,8 +196,8 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     api_trusted_proxies: Annotated[
         str,
         Meta(
-            description="Addresses or networks of the proxies in front of the API, separated by commas, as in "
-            "`10.0.0.0/8`; they are trusted to name the client's address in `X-Forwarded-For`"
+            description="Addresses or networks of proxies that are trusted to name the client's address in "
+            "`X-Forwarded-For`, separated by commas, as in `10.0.0.0/8`"
         ),
     ] = "127.0.0.0/8,::1"
     request_log: Annotated[

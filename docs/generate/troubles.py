@@ -343,7 +343,7 @@ def _rows() -> Iterator[tuple[str, ...]]:
     for row in ROWS.values():
         if not row.command:
             continue
-        status, error = row.answer
-        gets = f"{status} `{error}`" if error else str(status) if status else "nothing"
+        status, _ = row.answer
+        gets = str(status) if status else "nothing"
         alerts = ", ".join(f"[`{name}`](#leadview{name.lower()})" for name in row.alerts)
         yield row.sign, gets, alerts, row.command

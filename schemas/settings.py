@@ -143,8 +143,8 @@ class KafkaSettings(RedisSettings, frozen=True, kw_only=True):
     kafka_client_rack: Annotated[
         str | None,
         Meta(
-            description="Rack of this projector, as in `broker.rack`: records are fetched from a replica in it, if the "
-            "brokers name one ([zones](production.md#zones))"
+            description="Rack of this projector, as in `broker.rack`: records are fetched from a replica in it "
+            "([zones](production.md#zones))"
         ),
     ] = None
     kafka_session_timeout: Annotated[
@@ -171,8 +171,8 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=86_400,
-            description="Seconds for which the API keeps an idle connection of a client; choose more than the proxy in "
-            "front of it does (docs/production.md)",
+            description="Seconds for which the API keeps an idle connection: more than the proxy in front of it does "
+            "(docs/production.md)",
         ),
     ] = 620.0
     api_redis_timeout: Annotated[
@@ -196,8 +196,8 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     api_trusted_proxies: Annotated[
         str,
         Meta(
-            description="Addresses or networks of the proxies in front of the API, separated by commas, as in "
-            "`10.0.0.0/8`; they are trusted to name the client's address in `X-Forwarded-For`"
+            description="Addresses or networks of proxies that are trusted to name the client's address in "
+            "`X-Forwarded-For`, separated by commas, as in `10.0.0.0/8`"
         ),
     ] = "127.0.0.0/8,::1"
     request_log: Annotated[

@@ -152,8 +152,7 @@ ROWS: dict[str, Row] = {
         alerts=("Problem",),
     ),
     "all projectors have another prefix, and may not see such topics": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program; `/healthz`: topics …: "
-        "the user … may not read it",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),
@@ -251,7 +250,7 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "the API's user lacks a right": Row(
-        sign="Every request gets 503; `status`: no worker of the API is ready, with `--api-metrics`",
+        sign="Every request gets 503; `status`: no worker of the API is ready",
         command="read the command in the message, and give the user the rights of `deploy/redis-users.conf.example`",
         problems=("api_unavailable",),
         ready=False,
@@ -259,7 +258,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast"),
     ),
     "the API's password is changed": Row(
-        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS, with `--api-metrics`",
+        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS",
         command="correct `LEADVIEW_REDIS_PASSWORD` of the API, or its file, or the user in Redis",
         problems=("api_unavailable",),
         ready=False,
@@ -305,8 +304,7 @@ ROWS: dict[str, Row] = {
     ),
     "one broker of three is away": Row(servers="shards", sign="Nothing: its partitions have other leaders", command=""),
     "all API workers hang": Row(
-        sign="Requests are accepted, and never answered; `status`: the metrics of the API cannot be read, with "
-        "`--api-metrics`",
+        sign="Requests are accepted, and never answered; `status`: the metrics of the API cannot be read",
         command="end the API with SIGKILL, start it again, and read its log",
         problems=("api_unknown",),
         ready=False,
@@ -326,7 +324,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
     ),
     "no API worker": Row(
-        sign="No connection is accepted; `status`: the metrics of the API cannot be read, with `--api-metrics`",
+        sign="No connection is accepted; `status`: the metrics of the API cannot be read",
         command="start the API, and read its log",
         problems=("api_unknown",),
         ready=False,
@@ -345,7 +343,7 @@ def _rows() -> Iterator[tuple[str, ...]]:
     for row in ROWS.values():
         if not row.command:
             continue
-        status, error = row.answer
-        gets = f"{status} `{error}`" if error else str(status) if status else "nothing"
+        status, _ = row.answer
+        gets = str(status) if status else "nothing"
         alerts = ", ".join(f"[`{name}`](#leadview{name.lower()})" for name in row.alerts)
         yield row.sign, gets, alerts, row.command

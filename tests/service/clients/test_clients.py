@@ -106,7 +106,7 @@ def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
     """docs/reading.md with the sandbox: also with the key whose requests meet 503 now and then, and behind a proxy that
     did not reach the API at first.
     """
-    [program] = re.findall(r"```python\n(.+?)```", (ROOT / "docs/reading.md").read_text("utf-8"), re.DOTALL)
+    program = (ROOT / "docs/examples/read_lead.py").read_text("utf-8")
     (tmp_path / "read_lead.py").write_text(program, "utf-8")
     with running(tmp_path, "--sandbox", "--no-live", "--port", "0") as run:
         run.wait_until_ready()

@@ -1,6 +1,5 @@
 """Debezium's outbox event router publishes the rows of a table in PostgreSQL, in Apache Kafka's own Connect."""
 
-import re
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -24,7 +23,6 @@ pytestmark = [pytest.mark.wire, pytest.mark.apache]
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "outbox"
-[PRINTED] = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "events.md").read_text("utf-8"), re.DOTALL)
 KEY = api_keys.mint(crm.ORGANIZATION)
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 UNLIMITED = {whose: {"quota": 1_000_000, "window_seconds": 1} for whose in ("key", "organization")}
@@ -90,8 +88,8 @@ def test_the_example_publishes_an_outbox_table(postgres: Postgres, connect: Conn
         postgres.run(insert(crm.tombstone(LEAD)) + insert(crm.deleted(CONTACT, 2)))
         wait_until(lambda: api.get(LEADS + crm.LEAD, key=KEY).status == 404, "the tombstone has deleted the lead")
         wait_until(lambda: api.get(CONTACTS + crm.CONTACT, key=KEY).status == 404, "the contact is deleted")
-    postgres.run(PRINTED)
-    wait_until(leadview.documents, "the statement that the page prints has published a lead")
+    postgres.run((EXAMPLE / "lead.sql").read_text("utf-8"))
+    wait_until(leadview.documents, "the statement of the example has published a lead")
     assert leadview.run("dead-letters", "list").stdout == "no dead letters\n"
 
 

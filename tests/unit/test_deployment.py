@@ -448,6 +448,17 @@ def test_each_supported_version_is_tested_and_named() -> None:
     assert set((ROOT / ".ci/versions").read_text().splitlines()) <= set(map(str, VERSIONS))
 
 
+def test_the_image_validates_events_with_the_line_of_the_page() -> None:
+    """The shell writes the names of the files, so they have to be the same inside of the container."""
+    page = (ROOT / "docs" / "events.md").read_text("utf-8")
+    folder, inside, words = re.findall(r'docker run --rm --volume "\$PWD/(\w+):(\S+):ro" <image> leadview (.+)', page)[
+        0
+    ]
+    assert inside == f"{found(r'^WORKDIR (/app)$', DOCKERFILE)}/{folder}"
+    assert arguments.parser_of("leadview").parse_args(words.split()).files == [f"{folder}/*.jsonl"]
+    assert "COPY leadview leadview" in DOCKERFILE
+
+
 @pytest.mark.parametrize("path", ["Makefile", ".ci/parts.mk"])
 def test_renovate_watches_each_tool_that_make_installs(path: str) -> None:
     text = (ROOT / path).read_text()

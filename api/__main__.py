@@ -57,7 +57,7 @@ def _run(settings: ApiSettings) -> int:
     listener = listen(settings.api_host, settings.api_port)
     with listener, _directory() as snapshots:
         if settings.metrics_port is not None:
-            serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
+            serve_metrics(settings.metrics_host, settings.metrics_port, snapshots, settings.api_workers)
         url = metrics_port.url(settings.api_host, listener.getsockname()[1])
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
         return serve(settings, listener, snapshots)

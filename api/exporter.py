@@ -27,8 +27,10 @@ _WORDS = {
 class WorkersCollector(Collector):
     """Adds up the snapshots of all workers."""
 
-    def __init__(self, snapshots: Path) -> None:
+    def __init__(self, snapshots: Path, workers: int) -> None:
+        """`workers` is how many there should be."""
         self._snapshots = snapshots
+        self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
         workers = read_snapshots(self._snapshots)
@@ -44,6 +46,7 @@ class WorkersCollector(Collector):
         yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
         yield family(metrics.WAITING, sum(worker.waiting for worker in workers))
         yield family(metrics.GENERATION, max((worker.generation for worker in workers), default=0))
+        yield family(metrics.WORKERS, self._workers)
         yield family(metrics.READY_WORKERS, sum(worker.ready for worker in workers))
         reported = Counter(name for worker in workers for name in worker.problems)
         yield family(metrics.API_PROBLEMS, {(name,): reported[name] for name in metrics.API_PROBLEM_LABELS})
@@ -52,21 +55,22 @@ class WorkersCollector(Collector):
         yield family(metrics.SERVED_AGE, _served_age(workers))
 
     def health(self) -> HealthAnswer:
-        """Returns healthy if at least one worker is ready, and none reports a problem. Only the workers know why one is
-        not ready: `/readyz` on their port.
+        """Returns healthy if at least one worker is ready, and none reports a problem. `causes` has the errors that
+        keep workers from being ready.
         """
         workers = read_snapshots(self._snapshots)
+        causes = sorted({worker.unready for worker in workers if worker.unready})
         problems = [words for name, words in _WORDS.items() if any(name in worker.problems for worker in workers)]
         if not any(worker.ready for worker in workers):
-            problems.insert(0, "no worker is ready to serve: Redis cannot be reached, or holds no complete projection")
-        if problems:
-            return HealthAnswer(False, {"status": "unhealthy", "problems": problems})
-        return HealthAnswer(True, {"status": "ok"})
+            why = "; ".join(causes) or "none has started yet, or all stand still"
+            problems.insert(0, f"no worker is ready to serve: {why}")
+        body = {"status": "unhealthy", "problems": problems} if problems else {"status": "ok"}
+        return HealthAnswer(not problems, body | ({"causes": causes} if causes else {}))
 
 
-def serve_metrics(host: str, port: int, snapshots: Path) -> MetricsServer:
-    """Serve the metrics of all workers. Raises CannotListen."""
-    registry, collector = new_registry("api"), WorkersCollector(snapshots)
+def serve_metrics(host: str, port: int, snapshots: Path, workers: int) -> MetricsServer:
+    """Serve the metrics of all workers, of which there should be this number. Raises CannotListen."""
+    registry, collector = new_registry("api"), WorkersCollector(snapshots, workers)
     registry.register(collector)
     return MetricsServer(host, port, registry, collector.health)
 

@@ -55,8 +55,8 @@ class RouteCounters(Struct):
 
 
 class Counters(Struct):
-    """Everything that one worker counts. The gauges (`in_flight`, `waiting`, `generation`, `ready`) are set by each
-    snapshot, and `projectors`, `measured_at`, `complete_until` and `problems` by `read_heartbeats`.
+    """Everything that one worker counts. The gauges (`in_flight`, `waiting`, `generation`, `ready`, `unready`) are set
+    by each snapshot, and `projectors`, `measured_at`, `complete_until` and `problems` by `read_heartbeats`.
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
@@ -69,6 +69,8 @@ class Counters(Struct):
     waiting: int = 0
     generation: int = 0
     ready: bool = False
+    unready: str = ""
+    """The error that keeps the worker from being ready; empty if it is ready."""
     projectors: int | None = None
     """Those with a recent heartbeat; None if Redis could not be read."""
     measured_at: int = 0
@@ -90,7 +92,7 @@ async def report_counters(
             counters.in_flight = sum(link.in_flight for link in servers.links)
             counters.waiting = waiting.total
             counters.generation = serving.generation
-            counters.ready = serving.ready
+            counters.ready, counters.unready = serving.ready, serving.unready
             write_snapshot(directory, counters)
             await asyncio.sleep(SNAPSHOT_SECONDS)
     finally:
@@ -117,7 +119,7 @@ def _read(path: Path) -> Counters:
     counters = msgspec.json.decode(path.read_bytes(), type=Counters)
     if abs(time.time() - path.stat().st_mtime) > STALE_SECONDS:  # one from later than now: the clock was set back
         counters.in_flight, counters.waiting, counters.generation = 0, 0, 0
-        counters.ready, counters.projectors = False, None
+        counters.ready, counters.unready, counters.projectors = False, "", None
         counters.problems = []
     return counters
 

@@ -79,7 +79,7 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings, a
         console = Console(highlight=False, soft_wrap=True, width=width)
         operator = Operator(settings, store, console, json=getattr(arguments, "json", False))
         running = _COMMANDS[arguments.command](arguments, operator)
-        return await (acts.noted(store, act, running, lasts=act.verb == "rebuild") if act else running)
+        return await (acts.noted(store, act, running, operator.chosen, lasts=act.verb == "rebuild") if act else running)
     finally:
         await store.close()
 

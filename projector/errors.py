@@ -17,12 +17,12 @@ of them is the words for it. A text is raised at the edge only, by commands (`op
 
 from collections.abc import Sequence
 
-from projector.problem import Problem
+from projector.problem import KafkaDenies, Problem
 from projector.reason import Reason
 from projector.words import why
 from schemas import words
 from schemas.faults import Fault
-from schemas.heartbeat import HaltedLine, StandingByLine
+from schemas.heartbeat import HaltedLine, KafkaRight, StandingByLine
 
 Coordinates = tuple[str, int, int]
 """The topic, partition and offset of a record."""
@@ -94,7 +94,13 @@ class Unavailable(WithReason):
 
 
 class Denied(Unavailable):
-    """Redis or Kafka lets this user not do what a step needs, until somebody grants it."""
+    """Redis or Kafka lets this user not do what a step needs, until somebody grants it. `right` is what Kafka refuses;
+    None if it is not that.
+    """
+
+    @property
+    def right(self) -> KafkaRight | None:
+        return self.reason.right if isinstance(self.reason, KafkaDenies) else None
 
 
 class SessionEnded(Unavailable):

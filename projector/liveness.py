@@ -8,7 +8,7 @@ stop measuring when it stops working.
 import time
 
 from projector.errors import Denied, Unavailable
-from projector.problem import Problem, Reported, of_line
+from projector.problem import KafkaDenies, Problem, Reported, of_line
 from schemas import words
 from schemas.heartbeat import FailingLine, LineTrouble, StandingByLine
 
@@ -27,7 +27,7 @@ class LineHealth:
         self._alive_at = time.monotonic()
         self.unavailable = ""
         """The error if Redis or Kafka was not available for the last step; empty if the step has succeeded."""
-        self._is_denied = False
+        self._denied: Denied | None = None
 
     def alive(self) -> None:
         """Notes that a step of the loop succeeded, with or without records."""
@@ -37,7 +37,7 @@ class LineHealth:
     def failed(self, error: Unavailable) -> None:
         """Notes that Redis or Kafka was not available for a step."""
         self.unavailable = str(error)
-        self._is_denied = isinstance(error, Denied)
+        self._denied = error if isinstance(error, Denied) else None
 
     def advanced(self) -> None:
         """Notes that a position has moved forward, or that all positions are at the end."""
@@ -68,8 +68,10 @@ class LineHealth:
         """Returns what is wrong; None if the line works."""
         if self.trouble:
             return of_line(self.name, self.trouble)
-        seconds = time.monotonic() - self._alive_at
-        if seconds > _QUIET_SECONDS or (self.unavailable and self._is_denied):
+        seconds, denied = time.monotonic() - self._alive_at, self._denied if self.unavailable else None
+        if denied and denied.right:
+            return KafkaDenies((), denied.right)
+        if seconds > _QUIET_SECONDS or denied:
             return Reported(self.name, (), "no_step", words.no_step(self.name, self.unavailable), seconds)
         return None
 
@@ -81,13 +83,13 @@ class WorkHealth:
 
     def __init__(self, work: str) -> None:
         self.name = work
-        self._failing: tuple[float, str, bool] | None = None
-        """The time of the first failure, the reason of the last one, and whether this user lacks a right."""
+        self._failing: tuple[float, str, Denied | None] | None = None
+        """The time of the first failure, the reason of the last one, and its error if this user lacks a right."""
 
     def succeeded(self) -> None:
         self._failing = None
 
-    def failed(self, reason: str, *, denied: bool = False) -> None:
+    def failed(self, reason: str, denied: Denied | None = None) -> None:
         since = self._failing[0] if self._failing else time.monotonic()
         self._failing = since, reason, denied
 
@@ -96,6 +98,8 @@ class WorkHealth:
         if (failing := self._failing) is None:
             return None
         since, reason, denied = failing
+        if denied and denied.right:
+            return KafkaDenies((), denied.right)
         seconds = time.monotonic() - since
         if seconds <= _QUIET_SECONDS and not denied:
             return None

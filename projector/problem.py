@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas import heartbeat
-from schemas.heartbeat import Clocks, LineTrouble
+from schemas.heartbeat import Clocks, KafkaRight, LineTrouble
 
 OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
@@ -82,10 +82,23 @@ class KafkaUnknown(_Problem, frozen=True):
     reason: str
 
 
+class KafkaDenies(_Problem, frozen=True):
+    """Kafka refuses a right. `programs` are the ids of the projectors that report it; none if it is this program."""
+
+    parts = ("kafka", "projectors")
+    programs: tuple[str, ...]
+    right: KafkaRight
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(f"{self.right.resource} {name}" for name in self.right.names or ("",))
+
+
 class TopicMissing(OfTopics, frozen=True):
-    """These topics do not exist; or this user may not read them, if they are not `allowed`."""
+    """These topics do not exist; or the user `principal` may not read them, if they are not `allowed`."""
 
     allowed: bool = True
+    principal: str = ""
 
 
 class TopicUnserved(OfTopics, frozen=True):
@@ -245,6 +258,41 @@ class Incomplete(_Problem, frozen=True):
     shards: int
     of: int
     addresses: tuple[str, ...]
+
+
+class ApiUnknown(_Problem, frozen=True):
+    """The metrics ports of the API cannot be read. `unread` says which ones, and why."""
+
+    parts = ("api",)
+    unread: str
+
+
+class ApiUnavailable(_Problem, frozen=True):
+    """The API answers 503. Of `workers` workers, `ready` are ready; `workers` is 0 if the API does not say it.
+
+    `causes` are the errors that the others have met. `unavailable` is how many requests for documents got 503 in each
+    of the last seconds.
+    """
+
+    parts = ("api",)
+    ready: int
+    workers: int
+    causes: tuple[str, ...]
+    unavailable: float
+
+
+class ApiReports(_Problem, frozen=True):
+    """This number of `workers` of the API report a problem. `reported` is one of `schemas.metrics.API_PROBLEM_LABELS`,
+    or another name of a newer version.
+    """
+
+    parts = ("api",)
+    reported: str
+    workers: int
+
+    @property
+    def label(self) -> str:
+        return self.reported
 
 
 class NoProjector(_Problem, frozen=True):
@@ -448,6 +496,7 @@ class RedisNearlyFull(_Note, frozen=True):
 Problem = (
     RedisUnknown
     | KafkaUnknown
+    | KafkaDenies
     | TopicMissing
     | TopicUnserved
     | TopicNotCompacted
@@ -465,6 +514,9 @@ Problem = (
     | ClockDiffers
     | RedisEmpty
     | Incomplete
+    | ApiUnknown
+    | ApiUnavailable
+    | ApiReports
     | NoProjector
     | FewProjectors
     | OtherSettings
@@ -496,7 +548,7 @@ def stops(it: Problem) -> Literal["", "line", "all"]:
         return "all"
     if isinstance(it, OtherCluster):
         return "" if it.accepted else "all"
-    return "line" if isinstance(it, Halted | Failing | StandingBy) or it.label in OF_STOPPED_LINES else ""
+    return "line" if isinstance(it, Halted | Failing | StandingBy | KafkaDenies) or it.label in OF_STOPPED_LINES else ""
 
 
 def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:

@@ -83,9 +83,9 @@ class GenerationReason(Struct, frozen=True):
 class DeadLetterReason(Struct, frozen=True):
     """Dead letters, or the records that a consumer group keeps as accepted, are not what a command needs.
 
-    `named` is what the operator has named, or the group. `others` are all topics, or the partitions of the group.
-    `number` is a partition, the last offset, or the characters of a text. `detail` says what is wrong with a text, or
-    has the ranges that make it shorter.
+    `named` is what the operator has named, or the group. `others` are the ranges that have no dead letter, all topics,
+    or the partitions of the group. `number` is a partition, the last offset, or the characters of a text. `detail` says
+    what is wrong with a text, or has the ranges that make it shorter.
     """
 
     kind: Literal[
@@ -96,7 +96,6 @@ class DeadLetterReason(Struct, frozen=True):
         "no_records",
         "no_offset",
         "accepted_late",
-        "group_denied",
         "group_without_offsets",
         "text_not_ours",
         "text_too_long",

@@ -57,7 +57,7 @@ async def repeat(
                 health.succeeded()
         except Unavailable as error:
             if health:
-                health.failed(str(error), denied=isinstance(error, Denied))
+                health.failed(str(error), error if isinstance(error, Denied) else None)
             logger.warning("%s cannot continue now, and will be retried", what, extra={"error": str(error)})
         except ProjectorError:
             raise

@@ -2,6 +2,7 @@
 reads them.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -12,7 +13,7 @@ from projector.problem import Problem, stops
 from projector.reason import Reason
 from schemas import words
 from schemas.control import LAYOUT
-from schemas.heartbeat import HaltedLine, LineTrouble
+from schemas.heartbeat import HaltedLine, KafkaRight, LineTrouble
 from schemas.resources import RESOURCES
 
 
@@ -93,9 +94,9 @@ REASONS: Mapping[str, str] = {
     "no_token": "there is no token to sign in to Kafka: {detail}",
     "redis_failed": "Redis: {detail}",
     "restarted": "Redis: it restarted or failed over while a batch was being written",
+    "servers_restart": "Redis: servers restart or fail over again and again",
     "one_of_cluster": "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
     "rediss+cluster://) in LEADVIEW_REDIS_URL.",
-    "servers_restart": "Redis: servers restart or fail over again and again",
     "copies_disagree": "Redis: the copies of the control record disagree, because they are being changed",
     "record_changed": "Another command, or a projector, has just changed the control record: check `status`, then try "
     "again.",
@@ -115,7 +116,7 @@ REASONS: Mapping[str, str] = {
     "any more. Check `status`, then run `drop` again if there is still something to drop.",
     "generation_lost_history": "Topic {topics} has lost its history while generation {generation} was being filled: "
     "`drop {generation}`, then run `rebuild` again.",
-    "no_dead_letter": "There is no dead letter {named}. `dead-letters list` shows all of them.",
+    "no_dead_letter": "There is no dead letter {others}. `dead-letters list` shows all of them.",
     "no_dead_letter_matches": "No dead letter matches. `dead-letters list` shows all of them. The records that have "
     "halted a line are not stored as dead letters yet: name the range that its message shows.",
     "no_topic": "{named} is not a topic of Leadview. Its topics are {others}.",
@@ -123,7 +124,6 @@ REASONS: Mapping[str, str] = {
     "no_records": "{named} does not exist: the partition has no records.",
     "no_offset": "{named} does not exist: the partition has no records after the offset {number}.",
     "accepted_late": "the accepted bad records could not be changed in time",
-    "group_denied": "Kafka does not let this user read and write the consumer group {named}.",
     "group_without_offsets": "Kafka: the coordinator of the group {named} did not return its offsets of {others}",
     "text_not_ours": "What the consumer group {named} holds for {others} was not written by this program "
     "({detail}). Delete the offsets of this group in Kafka, then accept the records again.",
@@ -136,6 +136,7 @@ REASONS: Mapping[str, str] = {
 
 _OfKafka = (
     problem.KafkaUnknown
+    | problem.KafkaDenies
     | problem.TopicMissing
     | problem.TopicUnserved
     | problem.TopicNotCompacted
@@ -172,6 +173,7 @@ _OfLine = (
     | problem.NoPartitions
     | problem.Reported
 )
+_OfApi = problem.ApiUnknown | problem.ApiUnavailable | problem.ApiReports
 _OfProjectors = (
     problem.NoProjector
     | problem.FewProjectors
@@ -196,6 +198,8 @@ def _words(about: Problem) -> tuple[str, ...]:
         return _of_redis(about, page)
     if isinstance(about, _OfLine):
         return _of_line(about, page)
+    if isinstance(about, _OfApi):
+        return _of_api(about, page)
     if isinstance(about, _OfProjectors):
         return _of_projectors(about, page)
     return _of_generations(about)
@@ -206,11 +210,16 @@ def _of_kafka(about: _OfKafka, page: str) -> tuple[str, ...]:
     match about:
         case problem.KafkaUnknown(reason):
             return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
-        case problem.TopicMissing(topics, allowed=False):
+        case problem.KafkaDenies(programs, right):
+            who = f"the user of {some(programs)}" if programs and not right.principal else _user(right.principal)
+            advice = "let an administrator grant it; deploy/kafka-acls.sh.example has all rights"
+            return f"Kafka refuses {who} {words.right(right)}", advice, page, *_granting(right)
+        case problem.TopicMissing(topics, False, principal):
             return (
-                f"{_topics(topics)}: this user may not read it",
+                f"{_topics(topics)}: {_user(principal)} may not read it",
                 "let the user of the projector read and describe it, or correct LEADVIEW_TOPIC_PREFIX",
                 page,
+                *_granting(KafkaRight("Read", "topic", topics, principal)),
             )
         case problem.TopicMissing(topics):
             return (
@@ -440,6 +449,34 @@ def _of_line(about: _OfLine, page: str) -> tuple[str, ...]:
             assert_never(about)
 
 
+def _of_api(about: _OfApi, page: str) -> tuple[str, ...]:
+    """Returns what `_words` returns about the API."""
+    no_api = "runbook.md#leadviewnoapi"
+    match about:
+        case problem.ApiUnknown(unread):
+            return "the metrics of the API cannot be read", f"{unread}. Look whether it runs, and its address", no_api
+        case problem.ApiUnavailable(ready, workers, causes, unavailable):
+            what = f"{unavailable:.1f} requests a second get 503"
+            if not ready:
+                what = "no worker of the API is ready, so that every request gets 503"
+            elif ready < workers:
+                what = f"{workers - ready} of {workers} workers of the API: not ready, so that their requests get 503"
+            told = f"{'; '.join(cause.rstrip('.') for cause in causes[:_MOST_NAMED])}. " if causes else ""
+            return what, f"{told}`doctor --api` with the environment of the API, and its log, say more", no_api
+        case problem.ApiReports("not_written"):
+            return (
+                "no projector writes to the Redis that the API reads",
+                "correct LEADVIEW_REDIS_URL of the API, or that of the projectors: they lead to different servers",
+                page,
+            )
+        case problem.ApiReports("clock_differs"):
+            return "the clock of Redis and that of the API's machine differ", "let NTP set both", page
+        case problem.ApiReports(reported, workers):
+            return f"{workers} workers of the API report {reported}", "read `/healthz` on its metrics port", no_api
+        case _:
+            assert_never(about)
+
+
 def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
     """Returns what `_words` returns about the projectors."""
     match about:
@@ -575,6 +612,20 @@ def _halted(trouble: LineTrouble) -> tuple[str, ...]:
 
 def _topics(names: Sequence[str]) -> str:
     return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _user(principal: str) -> str:
+    return f"the user {principal.removeprefix('User:')}" if principal else "this user"
+
+
+def _granting(right: KafkaRight) -> tuple[str, str]:
+    """Returns a detail, and the command that grants a right."""
+    user = shlex.quote(right.principal) if right.principal else '"User:$LEADVIEW_USER"'
+    option = " ".join(f"--{right.resource} {shlex.quote(name)}" for name in right.names) or f"--{right.resource}"
+    return "Unless another rule denies it, this grants it:", (
+        'kafka-acls.sh --bootstrap-server "$LEADVIEW_KAFKA_BOOTSTRAP_SERVERS" --command-config admin.properties --add '
+        f"--allow-principal {user} --operation {right.operation} {option}"
+    )
 
 
 def _strangers(strangers: Sequence[problem.Stranger]) -> str:

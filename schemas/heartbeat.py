@@ -85,6 +85,17 @@ class Former(Struct, frozen=True, tag="former"):
 LineTrouble = HaltedLine | FailingLine | StandingByLine | Former
 
 
+class KafkaRight(Struct, frozen=True):
+    """A right that Kafka refuses to a user: an operation on resources of these names, as `kafka-acls.sh` calls them.
+    `principal` is the user as Kafka knows it; empty if the program does not know that.
+    """
+
+    operation: str
+    resource: Literal["topic", "group", "cluster", "transactional-id"]
+    names: tuple[str, ...]
+    principal: str = ""
+
+
 class Condition(Struct, frozen=True, kw_only=True):
     """How a projector is.
 
@@ -93,7 +104,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     finds by asking the servers itself. In the same order, `kinds` are the names of these problems, and `of_lines` the
     line, or the work beside the lines, that each of them is of. It is empty if a problem is of none, and where a former
     version does not say it. `seconds` is for how long each of them lasts, which their words do not say; 0 if it is not
-    known, and where a former version says it in its words.
+    known, and where a former version says it in its words. `rights` are those that Kafka refuses, which `problems` has
+    in words.
 
     Everything that Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are
     in milliseconds since 1970, and 0 if it was never measured. `clocks` is None unless they differ. `hindered` are the
@@ -118,6 +130,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     prefix: str | None = None
     group: str | None = None
     misplaced: list[str] = []
+    rights: list[KafkaRight] = []
 
 
 class Heartbeat(Condition, frozen=True):

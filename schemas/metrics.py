@@ -39,6 +39,7 @@ PROBLEM_LABELS = (
     "clock_differs",
     "redis_unknown",
     "kafka_unknown",
+    "kafka_denies",
 )
 """The names of the problems that projectors report: in `leadview_projector_problems`, in logs, and as sections of
 `docs/runbook.md`."""
@@ -86,14 +87,14 @@ LAG = Metric(
     "leadview_projector_lag_records",
     "gauge",
     "records",
-    "Records of a partition that are not applied yet, also if no projector owns it. Absent if it is not known",
+    "Records of a partition that are not applied yet, also if no projector owns it. Absent if unknown",
     ("topic", "partition"),
 )
 UNAPPLIED_AGE = Metric(
     "leadview_projector_unapplied_age_seconds",
     "gauge",
     "seconds",
-    "Age of the oldest record in Kafka that is not visible yet, 0 if all are visible. NaN if it is not known",
+    "Age of the oldest record in Kafka that is not visible yet, 0 if all are visible. NaN if unknown",
 )
 MEASURED = Metric(
     "leadview_projector_measured",
@@ -109,15 +110,13 @@ DOCUMENTS_AS_BEFORE = Metric(
     "leadview_projector_documents_as_before",
     "gauge",
     "documents",
-    "Documents whose newest record is bad, so that they show what was there before it. 1,000 dead letters are looked "
-    "at. NaN if it is not known",
+    "Documents that show the state before their newest record, which is bad, among 1,000 dead letters. NaN if unknown",
 )
 OLDER_PUBLISHED = Metric(
     "leadview_projector_older_published",
     "gauge",
     "entities",
-    "Entities whose last record is not their newest one: an older version was published behind a newer one, or one "
-    "version twice with different content. NaN if it is not known",
+    "Entities whose last record is not their newest one. NaN if unknown",
 )
 REBUILD_DUE = Metric(
     "leadview_projector_rebuild_due", "gauge", "1", "1 if the live generation has an older mapping version than this"
@@ -132,8 +131,7 @@ UNVERIFIED_TOPIC = Metric(
     "leadview_projector_unverified_topic",
     "gauge",
     "1",
-    "1 if the problem makes it impossible to know that what is served is what Kafka has in the topic, and no "
-    "comparison has confirmed it since; otherwise 0. Absent if it is not known",
+    "1 from the problem until a comparison has confirmed that what is served is right, otherwise 0. Absent if unknown",
     ("topic", "problem"),
 )
 
@@ -141,8 +139,7 @@ OPEN_TRANSACTION = Metric(
     "leadview_projector_open_transaction_age_seconds",
     "gauge",
     "seconds",
-    "For how long the oldest transaction in a topic has been open, if that is longer than usual, otherwise 0: nobody "
-    "can read what is behind it. Absent if it is not known",
+    "Age of the oldest transaction in a topic that is open for longer than usual, otherwise 0. Absent if unknown",
     ("topic",),
 )
 
@@ -177,7 +174,7 @@ BATCH_SECONDS = Metric(
     "leadview_projector_batch_seconds",
     "histogram",
     "seconds",
-    "Time from reading a batch, which takes in what comes for 20 ms, to its checkpoint",
+    "Time from the first record of a batch to its checkpoint",
     ("line",),
     BATCH_BUCKETS,
 )
@@ -200,8 +197,8 @@ SAMPLED = Metric(
     "leadview_projector_sampled_records",
     "counter",
     "records",
-    "Records of the sample that is searched for unknown fields, by whether an event has only `known` fields, or an "
-    "`unknown` one: `validate --strict --topic` names it",
+    "Sampled records, by whether the event has only `known` fields or an `unknown` one, which `validate --strict "
+    "--topic` names",
     ("topic", "fields"),
 )
 REWINDS = Metric(
@@ -211,7 +208,7 @@ UNAVAILABLE = Metric(
     "leadview_projector_unavailable", "counter", "times", "Redis or Kafka was not available", ("line",)
 )
 DEFECTS = Metric(
-    "leadview_projector_defects", "counter", "steps", "Steps that failed with an error that nobody expected", ("line",)
+    "leadview_projector_defects", "counter", "steps", "Steps that failed with an unexpected error", ("line",)
 )
 
 PROJECTOR = (
@@ -235,8 +232,8 @@ SERVED_AGE = Metric(
     "leadview_api_served_age_seconds",
     "gauge",
     "seconds",
-    "Age of what is served: everything that Kafka had so long ago is visible, as the projectors last proved. It grows "
-    "while no projector lives. NaN if no projector has said it since the API started",
+    "Age of what is served: everything that Kafka held before that is visible. It grows while no projector lives. NaN "
+    "if no projector has reported it since the API started",
 )
 PROJECTORS = Metric(
     "leadview_api_projectors",
@@ -248,8 +245,8 @@ REDIS_ERRORS = Metric(
     "leadview_api_redis_errors",
     "counter",
     "requests",
-    "Requests that failed because of Redis: it was `unavailable` (not reachable, too slow, overloaded), replied with "
-    "an `error`, was `busy` with a script that does not end, or the data was `rebuilding`",
+    "Requests that failed because Redis was `unavailable` (not reachable, too slow, overloaded), replied with an "
+    "`error`, was `busy` with a script that does not end, or was `rebuilding` its data",
     ("reason",),
 )
 LIMITER_FAILURES = Metric(
@@ -275,10 +272,12 @@ API_PROBLEMS = Metric(
     ("problem",),
 )
 READY_WORKERS = Metric("leadview_api_ready_workers", "gauge", "workers", "Workers that are ready to serve")
+WORKERS = Metric("leadview_api_workers", "gauge", "workers", "Workers that there should be: LEADVIEW_API_WORKERS")
 
 API = (
     *(REQUESTS, REQUEST_SECONDS, SERVED_AGE, PROJECTORS),
-    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, WAITING, GENERATION, READY_WORKERS, API_PROBLEMS),
+    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, WAITING, GENERATION),
+    *(WORKERS, READY_WORKERS, API_PROBLEMS),
 )
 """What the API exports for all of its workers together."""
 

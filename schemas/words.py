@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from schemas.faults import Fault, FaultKind, Hint
-from schemas.heartbeat import FailingLine, Former, HaltedLine, LineTrouble, StandingByLine
+from schemas.heartbeat import FailingLine, Former, HaltedLine, KafkaRight, LineTrouble, StandingByLine
 from schemas.limits import MAX_LEVELS
 
 _FOUND = {
@@ -133,6 +133,13 @@ def trouble(found: LineTrouble) -> str:
 def line_state(state: str, found: LineTrouble | None) -> str:
     """Returns what a line does, and why it does not work."""
     return f"{state}: {trouble(found)}" if found else state
+
+
+def right(refused: KafkaRight) -> str:
+    """Returns which right somebody lacks."""
+    several = "s" if len(refused.names) > 1 else ""
+    of = f" on {refused.resource}{several} {', '.join(refused.names)}" if refused.names else f" on a {refused.resource}"
+    return f"the right {refused.operation}{of}"
 
 
 def no_step(line: str, unavailable: str) -> str:

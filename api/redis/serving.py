@@ -58,7 +58,8 @@ class Serving:
         self._checks: dict[Link, Check | None] = {}
         self._checks_of: tuple[int, bytes] = (-1, b"")
         self.ready = False
-        """The last result of `check_ready`."""
+        """The last result of `check_ready`, which has met the error `unready`; that is empty if it is ready."""
+        self.unready = ""
         self._reserved: dict[Link, str | None] = {}
         self._reserved_of = -1
         self._incomplete = b""
@@ -229,10 +230,10 @@ class Serving:
         """
         try:
             await self._try_out_all()
-        except Exception:  # also after a defect, nobody knows whether requests would be served
-            self.ready = False
+        except Exception as error:  # also after a defect, nobody knows whether requests would be served
+            self.ready, self.unready = False, str(error) or type(error).__name__
             raise
-        self.ready = True
+        self.ready, self.unready = True, ""
 
     async def _try_out_all(self) -> None:
         asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))

@@ -152,7 +152,8 @@ ROWS: dict[str, Row] = {
         alerts=("Problem",),
     ),
     "all projectors have another prefix, and may not see such topics": Row(
-        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program",
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this program; `/healthz`: topics …: "
+        "the user … may not read it",
         command="correct the setting of the projectors, and restart them",
         problems=("other_settings",),
         reported=("topic_missing",),
@@ -250,8 +251,17 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "the API's user lacks a right": Row(
-        sign="Every request gets 503; `/readyz` says 503; `status`: all is well",
-        command="read the command in the API's log, and give the user the rights of `deploy/redis-users.conf.example`",
+        sign="Every request gets 503; `status`: no worker of the API is ready, with `--api-metrics`",
+        command="read the command in the message, and give the user the rights of `deploy/redis-users.conf.example`",
+        problems=("api_unavailable",),
+        ready=False,
+        answer=_AWAY,
+        alerts=("NoApi", "AvailabilityBurnsFast"),
+    ),
+    "the API's password is changed": Row(
+        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS, with `--api-metrics`",
+        command="correct `LEADVIEW_REDIS_PASSWORD` of the API, or its file, or the user in Redis",
+        problems=("api_unavailable",),
         ready=False,
         answer=_AWAY,
         alerts=("NoApi", "AvailabilityBurnsFast"),
@@ -261,6 +271,12 @@ ROWS: dict[str, Row] = {
         command="read the error in the message, and give the user the rights of `deploy/redis-users.conf.example`",
         problems=("no_step",),
         by_one=True,
+        alerts=(*_LATE, "Problem"),
+    ),
+    "the projectors' user lacks a right in Kafka": Row(
+        sign="`status`: Kafka refuses the user … the right Read on …; what is stored is served",
+        command="the line of the message, or all of `deploy/kafka-acls.sh.example`",
+        problems=("kafka_denies",),
         alerts=(*_LATE, "Problem"),
     ),
     "one shard is away": Row(
@@ -289,8 +305,10 @@ ROWS: dict[str, Row] = {
     ),
     "one broker of three is away": Row(servers="shards", sign="Nothing: its partitions have other leaders", command=""),
     "all API workers hang": Row(
-        sign="Requests are accepted, and never answered",
+        sign="Requests are accepted, and never answered; `status`: the metrics of the API cannot be read, with "
+        "`--api-metrics`",
         command="end the API with SIGKILL, start it again, and read its log",
+        problems=("api_unknown",),
         ready=False,
         answer=(0, None),
         alerts=("NoApi", "AvailabilityBurnsFast"),
@@ -308,8 +326,9 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
     ),
     "no API worker": Row(
-        sign="No connection is accepted",
+        sign="No connection is accepted; `status`: the metrics of the API cannot be read, with `--api-metrics`",
         command="start the API, and read its log",
+        problems=("api_unknown",),
         ready=False,
         answer=(0, None),
         alerts=("NoApi", "AvailabilityBurnsFast"),

@@ -43,6 +43,16 @@ def key(word: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError(_NO_KEY) from None
 
 
+def metrics_port(word: str) -> str:
+    """Returns the address of a metrics port, without a slash at its end."""
+    address = urlsplit(word)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise argparse.ArgumentTypeError(
+            f"{word!r}: write the address of a metrics port, such as http://127.0.0.1:9100"
+        )
+    return word.rstrip("/")
+
+
 def key_is_read(word: str) -> bool:
     """Returns true for `-`. No message quotes the word: it may be a key."""
     if word != "-":

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from operate.commands import dead_letters, show, usage, validate
-from operate.commands.argument_types import key_is_read, milliseconds, port, processes, url, uuid
+from operate.commands.argument_types import key_is_read, metrics_port, milliseconds, port, processes, url, uuid
 from operate.commands.operator import acting
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
@@ -71,6 +71,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
         "status", help="say whether all is well and what is not: projectors, lag, freshness, generations, dead letters"
     )
     about.add_argument("--json", action="store_true", help="print JSON, with --watch one document per line")
+    _api_metrics(about, "also to judge whether the API serves")
     way = about.add_mutually_exclusive_group()
     way.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
     way.add_argument("--history", action="store_true", help="say who did what instead: the acts of operators")
@@ -133,15 +134,20 @@ def _console(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--token-file", type=Path, metavar="FILE", help="file with a line <name>:<token> for each person who may look"
     )
+    _api_metrics(command, "for its figures, and to judge whether it serves")
+    command.add_argument(
+        "--show-documents", action="store_true", help="let the page show documents, which are personal"
+    )
+
+
+def _api_metrics(command: argparse.ArgumentParser, why: str) -> None:
     command.add_argument(
         "--api-metrics",
+        type=metrics_port,
         action="append",
         default=[],
         metavar="URL",
-        help="metrics port of the API, such as http://127.0.0.1:9100, for its figures; may be repeated",
-    )
-    command.add_argument(
-        "--show-documents", action="store_true", help="let the page show documents, which are personal"
+        help=f"metrics port of the API, such as http://127.0.0.1:9100, {why}; may be repeated",
     )
 
 

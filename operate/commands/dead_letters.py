@@ -114,6 +114,7 @@ async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) ->
     filtered = _filter(arguments)
     if arguments.action == "drop":
         dropped = await drop(operator.store, operator.settings, arguments.dead_letters, filtered)
+        operator.chosen["dead_letters"] = dropped
         operator.console.print(f"{dropped} dropped")
         return 0
     dead_letters = await choose(operator.store, arguments.dead_letters, filtered)
@@ -134,6 +135,11 @@ async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
     records = arguments.records or await matching(operator.store, operator.settings, _filter(arguments))
     offsets = by_partition(records)
     dead_letters = await accept(operator.store, operator.settings, offsets, arguments.note)
+    operator.chosen["dead_letters"] = dead_letters
+    if not arguments.records:
+        operator.chosen["records"] = ", ".join(
+            f"{topic}:{number}:{it}" for (topic, number), it in sorted(offsets.items())
+        )
     for (topic, partition), ranges in sorted(offsets.items()):
         operator.console.print(f"{topic}:{partition}:{ranges}  accepted", markup=False, soft_wrap=True)
     operator.console.print(
@@ -157,6 +163,7 @@ async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
                 operator.console.print(text, markup=False, soft_wrap=True)
                 bad += still_bad
                 bar.advance(task)
+    operator.chosen.update(dead_letters=len(dead_letters), still_bad=bad)
     operator.console.print(f"{len(dead_letters)} redriven, {bad} still bad")
     return 1 if bad else 0
 

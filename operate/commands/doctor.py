@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from rich.text import Text
 
 from operate.commands import gateway, status
 from operate.commands.argument_types import read_key
 from operate.commands.operator import Operator
-from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
+from projector.errors import Denied, NotKnown, ProjectorError, Refused, Unavailable
 from projector.health.judge import of_history, of_members, of_records, of_redis, of_topics, of_transactions
 from projector.health.observe import KafkaPart, Observation, observe
 from projector.kafka.accepted import OffsetTexts
@@ -30,7 +31,7 @@ from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
-from projector.problem import Evicted, OtherLayout, Problem
+from projector.problem import Evicted, KafkaDenies, OtherLayout, Problem
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
@@ -40,6 +41,7 @@ from runtime.redis.errors import TooOld
 from runtime.redis.version import Version
 from schemas import api_keys
 from schemas.control import LAYOUT, number_of
+from schemas.heartbeat import KafkaRight
 from schemas.resources import KINDS
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, brokers, effective, load, secrets
 from schemas.version import VERSION
@@ -199,7 +201,8 @@ def _known(part: T | None, why_not: str) -> T:
 
 
 def _kafka(found: Observation) -> KafkaPart:
-    return _known(found.kafka, found.kafka_unknown)
+    denied = "; ".join(str(say(KafkaDenies((), right))) for right in found.rights)
+    return _known(found.kafka, denied or found.kafka_unknown)
 
 
 def _existing(found: Observation) -> KafkaPart:
@@ -294,16 +297,24 @@ def _only_address(settings: ProjectorSettings) -> str:
 
 async def _topics(found: Observation) -> str:
     topics = _kafka(found).topics
+    hidden = tuple(topic.name for topic in topics if topic.allowed and not topic.configured)
     if all(topic.retention for topic in topics):
         well = "all exist and are compacted: " + ", ".join(topic.name for topic in topics)
     else:
         well = "all exist; these brokers do not say whether they are compacted"
-    return _without(of_topics(topics), well)
+    said = _without(of_topics(topics, found.principal), well)
+    if hidden:
+        right = KafkaRight("DescribeConfigs", "topic", hidden, found.principal)
+        raise _Warning(f"whether all are compacted is not known. {say(KafkaDenies((), right))}")
+    return said
 
 
 async def _deletions(found: Observation) -> str:
     """An ordinary pause of all projectors, such as a night, has to be shorter than Kafka keeps deletions."""
-    kept = {it.name: it.retention.deletions for it in _kafka(found).topics if it.retention}
+    topics = _kafka(found).topics
+    kept = {it.name: it.retention.deletions for it in topics if it.retention}
+    if not kept and not all(topic.configured for topic in topics):
+        raise NotKnown("this user lacks the right DescribeConfigs")
     if not kept:
         raise NotKnown("these brokers do not say for how long they keep deletions")
     if short := [f"{name} ({ms} ms)" for name, ms in kept.items() if ms < DELETIONS_MS]:
@@ -340,10 +351,16 @@ async def _partitions(found: Observation) -> str:
 
 async def _records(found: Observation, settings: ProjectorSettings) -> str:
     kafka = _existing(found)
-    async with open_reader(settings, KINDS) as reader:
-        ranges = await reader.range(list(kafka.ranges))
-        filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
-        await reader.first_times(dict(filled.values()))
+    try:
+        async with open_reader(settings, KINDS) as reader:
+            ranges = await reader.range(list(kafka.ranges))
+            filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+            await reader.first_times(dict(filled.values()))
+    except Denied as error:
+        if error.right is None:
+            raise
+        right = replace(error.right, principal=found.principal)
+        raise Refused(str(say(KafkaDenies((), right)))) from error
     if not filled:
         return "all topics are empty"
     read = [topic.name for topic in kafka.topics if topic.name in filled]
@@ -367,10 +384,7 @@ async def _groups(found: Observation, settings: ProjectorSettings) -> str:
     partitions = [*_kafka(found).ranges]
     groups = [settings.group_id, f"{settings.group_id}.access", f"{settings.group_id}.accepted"]
     for group in groups:
-        try:
-            await _read_group(settings, group, partitions)
-        except Refused as error:
-            raise Refused(f"{error} Let it read the group {group}, or correct LEADVIEW_GROUP_ID") from error
+        await _read_group(settings, group, partitions)
     members = _kafka(found).members
     others = "no other program is a member" if members is not None else "whether others are members is not known"
     return _without(of_members(found), f"this user may use {', '.join(groups)}; {others}")

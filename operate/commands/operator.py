@@ -20,6 +20,8 @@ class Operator(msgspec.Struct, frozen=True):
     store: Store
     console: Console
     json: bool = False
+    chosen: dict[str, int | float | str] = {}
+    """What the command chose by itself, by its name: `status --history` shows it."""
 
     def print_json(self, value: object, *, indent: int = 2) -> None:
         """Print Structs and builtin types as JSON, without colors or line wrapping. An `indent` of -1 means one line,

@@ -52,6 +52,7 @@ async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.organization:
         return await _in_place(arguments, operator)
     generation, problems = await _estimate(operator)
+    operator.chosen.update(generation=generation, max_latency=arguments.max_latency)
     if problems and not arguments.force:
         raise Refused("The rebuild was not started. Solve the problems above, or use --force to start it anyway.")
     if arguments.check:
@@ -90,6 +91,7 @@ async def _accept_cluster(cluster: str, operator: Operator) -> None:
             return
         with suppress(Conflict):
             await breaks.accept_cluster(operator.store, record, cluster, [topic.name for topic in topics])
+            operator.chosen["former_cluster"] = record.state.cluster
             operator.console.print(f"the Kafka cluster {cluster} has replaced {record.state.cluster}")
             return
 
@@ -255,6 +257,7 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
             else reapply.of_organizations([arguments.organization])
         )
         count = await reapply.in_place(writing, operator.settings, wanted, kinds)
+    operator.chosen["records"] = count
     operator.console.print(f"{count:,} records replayed in place")
     if not count:
         operator.console.print("[yellow]note[/] the topics hold no record of it (any more)")
@@ -266,6 +269,8 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     criteria = criteria_of(arguments)
     held = {} if arguments.force else await held_back(operator.settings, RESOURCES)
     promoted = await generations.verify_and_promote(operator.store, criteria, held, force=arguments.force)
+    operator.chosen.update(generation=promoted.generation, differences=promoted.report.differences)
+    operator.chosen["threshold"] = criteria.threshold
     await note_causes(operator.store, operator.settings, promoted.report)
     show_report(promoted.report, operator.console)
     if promoted.flip is None and promoted.report.unread:
@@ -276,6 +281,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
             "Allow the fields that are meant to differ (--allow leads.quote_total), raise the threshold, or use "
             "--force."
         )
+    operator.chosen["former"] = promoted.flip.previous
     operator.console.print(
         f"[green]generation {promoted.flip.live} is served[/] instead of {promoted.flip.previous}, which is kept "
         "current: `rollback` returns to it, `drop` frees its memory"
@@ -286,6 +292,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
 async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
     """`rollback`: serve the former generation again."""
     flip = await generations.rollback(operator.store)
+    operator.chosen.update(generation=flip.live, former=flip.previous)
     operator.console.print(f"[green]generation {flip.live} is served again[/] instead of {flip.previous}")
     return 0
 
@@ -294,5 +301,6 @@ async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
     """`drop`: free the memory of a generation that is not live."""
     async with writers.writing(operator.settings, "drop") as writing:
         dropped = await generations.drop(writing, arguments.generation)
+    operator.chosen.update(generation=dropped.generation, keys=dropped.keys)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0

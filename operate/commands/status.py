@@ -11,14 +11,16 @@ from contextlib import nullcontext
 from itertools import groupby
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
+from operate.api_figures import ApiMetrics
 from operate.commands.operator import Operator, table
-from projector.health.judge import problems, unattended
+from projector.health.judge import STALE_SECONDS, problems, unattended
 from projector.health.observe import Observation, observe
 from projector.ledger import acts
 from projector.ledger.acts import Act
@@ -36,7 +38,7 @@ from schemas.words import utc
 
 WATCH_SECONDS = 2.0
 _MOST_ROWS = 20
-"""Of programs, and of partitions that have something to say. More are counted, so that all of it fits on a screen."""
+"""Of programs, and of partitions with which something is wrong. More are counted, so that all fits on a screen."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -121,6 +123,8 @@ class Status(msgspec.Struct, frozen=True):
     """How many projectors are alive."""
     verdict: str
     """In one line: `all is well`, or what is not."""
+    not_asked: list[str]
+    """What was not looked at: `api`, without `--api-metrics`."""
 
 
 async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
@@ -138,11 +142,12 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
             if latest:
                 operator.console.print(f"The last {acts.MOST:,} acts are kept.")
         return 0
+    api = ApiMetrics(arguments.api_metrics)
     on_screen = arguments.watch and operator.console.is_terminal and not operator.json
     screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()
     with screen as live:
         while True:
-            found = await observe(operator.store, operator.settings)
+            found = await _look(operator, api)
             if live:
                 live.update(Group(*parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
             elif operator.json:
@@ -153,6 +158,11 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
             if not arguments.watch:
                 return 0 if of(found).well else 1
             await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _look(operator: Operator, api: ApiMetrics) -> Observation:
+    found, part = await asyncio.gather(observe(operator.store, operator.settings), api.watched())
+    return replace(found, api=part)
 
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
@@ -197,6 +207,7 @@ def of(found: Observation) -> Status:
         note_kinds=[it.label for it in notes],
         projectors=len(redis.living) if redis else None,
         verdict=headline(said),
+        not_asked=[] if found.api else ["api"],
     )
 
 
@@ -287,16 +298,7 @@ def _age(time_ms: int, now_ms: float) -> float | None:
 def parts(observed: Observation) -> Iterator[RenderableType]:
     """Yields what `status` prints, the verdict first."""
     found = of(observed)
-    yield Text(found.verdict, style="bold green" if found.well else "bold red")
-    match [say(problem) for problem in judged(observed)[0]]:
-        case [alone] if alone.more:  # the verdict says the rest
-            yield f"  {escape(alone.more)}"
-        case [_, _, *_] as several:
-            for said in several:
-                yield f"  [red]problem[/]  {escape(str(said))}"
-    for note in found.notes:
-        yield f"  [yellow]note[/]     {escape(note)}"
-    yield ""
+    yield from _verdict(observed, found)
     if found.epoch is not None:
         live = "none: what is stored is not complete" if found.generation is None else found.generation
         yield f"generation [bold]{live}[/]  mapping version {found.live_mapping_version or '-'}"
@@ -310,6 +312,22 @@ def parts(observed: Observation) -> Iterator[RenderableType]:
     if found.partitions or remarks:
         yield _partition_table(found, remarks)
     yield _summary(found)
+
+
+def _verdict(observed: Observation, found: Status) -> Iterator[RenderableType]:
+    """Yields the verdict, each problem if there are several, the notes, and what was not looked at."""
+    yield Text(found.verdict, style="bold green" if found.well else "bold red")
+    match [say(problem) for problem in judged(observed)[0]]:
+        case [alone] if alone.more:  # the verdict says the rest
+            yield f"  {escape(alone.more)}"
+        case [_, _, *_] as several:
+            for said in several:
+                yield f"  [red]problem[/]  {escape(str(said))}"
+    for note in found.notes:
+        yield f"  [yellow]note[/]     {escape(note)}"
+    if found.not_asked:
+        yield "  [dim]unasked[/]  whether the API serves: `--api-metrics URL` asks it"
+    yield ""
 
 
 def _summary(found: Status) -> str:
@@ -328,8 +346,7 @@ def _history_table(acts: Sequence[Act]) -> Table:
     shown = table("time", "act", "outcome", "by", "version")
     for act in acts:
         outcome = f"{act.outcome}: {act.reason}" if act.reason else act.outcome
-        words = " ".join((act.verb, *act.arguments))
-        shown.add_row(act.time, *map(escape, (words, outcome, act.by, act.version)))
+        shown.add_row(act.time, *map(escape, (str(act), outcome, act.by, act.version)))
     return shown
 
 
@@ -379,7 +396,7 @@ def _remarks(found: Observation) -> dict[Partition, str]:
 
 
 def _partition_table(found: Status, remarks: Mapping[Partition, str]) -> Table:
-    """Returns a row for each topic, which sums the partitions that have nothing to say; then the others, those that
+    """Returns a row for each topic, which sums the partitions with which nothing is wrong; then the others, those that
     wait for the longest time first.
     """
     figures = "position", "end offset", "lag", "waiting", "newest event", "checkpoint"
@@ -388,7 +405,7 @@ def _partition_table(found: Status, remarks: Mapping[Partition, str]) -> Table:
     )
     unserved = {at: PartitionStatus(*at, *[None] * 7) for at in remarks}
     partitions = dict(sorted((unserved | {Partition(it.topic, it.partition): it for it in found.partitions}).items()))
-    telling = {at: it for at, it in partitions.items() if it.lag or at in remarks}
+    telling = {at: it for at, it in partitions.items() if at in remarks or (it.waiting_age or 0) > STALE_SECONDS}
     for topic, rows in groupby(partitions.items(), key=lambda row: row[0].topic):
         of_topic = [it for _, it in rows]
         quiet = [it for it in of_topic if Partition(it.topic, it.partition) not in telling]

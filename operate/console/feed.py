@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
-from operate.console.api_figures import ApiMetrics, RecentFigures
+from operate.api_figures import ApiMetrics, RecentFigures
 from operate.console.picture import Picture, Point, Totals, picture, point, totals
 from operate.console.replay import ReplayReader
 from projector import defect
@@ -112,14 +113,15 @@ class Sampler:
 
     async def _take(self) -> float:
         """Publish a picture. Returns for how many seconds Redis was being asked."""
-        found, api = await asyncio.gather(self._observer.observe(), self._api.take())
+        observed, api = await asyncio.gather(self._observer.observe(), self._api.take())
+        found = replace(observed, api=api)
         began = time.monotonic()
         replay, latest = None, list[acts.Act]()
         with suppress(Unavailable):
             replay = await self._replay.take(found)
             latest = await acts.read(self._store, _ACTS)
         asked = found.redis_seconds + time.monotonic() - began
-        self._feed.publish(picture(found, self._totals.oldest, api, replay, latest))
+        self._feed.publish(picture(found, self._totals.oldest, replay, latest))
         if (sums := totals(found)) is None:
             self._totals.clear()
         else:

@@ -6,9 +6,8 @@ import msgspec
 
 from operate.commands import status
 from operate.commands.status import Status
-from operate.console.api_figures import ApiFigures
 from operate.console.replay import Replayed
-from projector.health.observe import Observation
+from projector.health.observe import ApiPart, Observation
 from projector.ledger.acts import Act
 from projector.words import Said, say
 
@@ -38,7 +37,7 @@ class Picture(msgspec.Struct, frozen=True):
     notes: list[Said]
     topics: list[TopicFigures]
     shards: int | None
-    api: ApiFigures | None
+    api: ApiPart | None
     replay: Replayed | None
     history: list[Act]
     """The latest acts of operators, the newest one first."""
@@ -63,7 +62,6 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 def picture(
     found: Observation,
     before: tuple[float, Totals] | None,
-    api: ApiFigures | None,
     replay: Replayed | None,
     acts: list[Act],
 ) -> Picture:
@@ -77,7 +75,7 @@ def picture(
         notes=[say(it) for it in notes],
         topics=_topics(found, before),
         shards=len(record.copies) if record else None,
-        api=api,
+        api=found.api,
         replay=replay,
         history=acts,
     )
@@ -97,7 +95,7 @@ def totals(found: Observation) -> Totals | None:
 
 def point(shown: Picture) -> Point:
     """Returns what the lines show of a picture."""
-    api = shown.api or ApiFigures()
+    api = shown.api or ApiPart()
     return Point(
         at=shown.at,
         published=_sum([topic.published for topic in shown.topics]),
@@ -129,7 +127,7 @@ def _topics(found: Observation, before: tuple[float, Totals] | None) -> list[Top
     return shown
 
 
-def _rate(api: ApiFigures, first: str) -> float | None:
+def _rate(api: ApiPart, first: str) -> float | None:
     """Returns the rate of the answers whose status begins with this digit."""
     if api.requests is None:
         return None

@@ -94,8 +94,11 @@ async def flip(store: Store, record: ControlRecord, to: GenerationId) -> Flip:
 
 
 class Promoted(msgspec.Struct, frozen=True):
-    """The outcome of a promotion. `flip` is None if the comparison did not pass: then nothing was promoted."""
+    """The outcome of a promotion of this generation. `flip` is None if the comparison did not pass: then nothing was
+    promoted.
+    """
 
+    generation: int
     report: Report
     flip: Flip | None
 
@@ -110,7 +113,7 @@ async def verify_and_promote(
     """
     generation, report = await verify_next(store, criteria, held)
     passes = force or report.passes(criteria.threshold)
-    return Promoted(report, await promote(store, generation) if passes else None)
+    return Promoted(number_of(generation), report, await promote(store, generation) if passes else None)
 
 
 async def verify_next(

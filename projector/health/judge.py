@@ -20,6 +20,7 @@ from projector.problem import OF_STOPPED_LINES, Problem, lasting, of_line, secon
 from projector.record import Partition
 from schemas import names
 from schemas.control import number_of
+from schemas.heartbeat import KafkaRight
 from schemas.resources import ACCESS_KINDS, KINDS
 from schemas.words import utc
 
@@ -41,12 +42,27 @@ def problems(found: Observation) -> list[Problem]:
     """Returns the problems, causes before their effects, and then the notes. A problem that only follows from another
     one is left out, and the same problem of several projectors is one.
     """
-    every = [*of_servers(found), *_of_projection(found), *_notes(found)]
+    every = merged([*of_servers(found), *_of_projection(found), *of_api(found), *_notes(found)])
     same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
         same.setdefault(lasting(replace(it, programs=()), 0.0) if by else it, []).append(it)
     return causes([_together(reports) for reports in same.values()])
+
+
+def merged(every: Sequence[Problem]) -> list[Problem]:
+    """Returns them with one problem for each right that Kafka refuses to a user, on whatever number of resources."""
+    denied: dict[KafkaRight, list[problem.KafkaDenies]] = {}
+    for it in every:
+        if isinstance(it, problem.KafkaDenies):
+            denied.setdefault(replace(it.right, names=()), []).append(it)
+    others = [it for it in every if not isinstance(it, problem.KafkaDenies)]
+    rights = []
+    for right, reports in denied.items():
+        programs = dict.fromkeys(program for it in reports for program in it.programs)
+        names = sorted({name for it in reports for name in it.right.names})
+        rights.append(problem.KafkaDenies((*programs,), replace(right, names=tuple(names))))
+    return [*rights, *others]
 
 
 def _together(reports: Sequence[Problem]) -> Problem:
@@ -59,7 +75,7 @@ def _together(reports: Sequence[Problem]) -> Problem:
 
 def causes(together: Sequence[Problem]) -> list[Problem]:
     """Returns those that do not only follow from another one."""
-    return [it for it in together if not any(_follows(it, cause) for cause in together)]
+    return [it for it in together if not any(_follows(it, cause) or _follows_for_api(it, cause) for cause in together)]
 
 
 def _follows(it: Problem, cause: Problem) -> bool:
@@ -72,20 +88,34 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return isinstance(it, problem.NoProjector | problem.FewProjectors | problem.Silent | problem.Stale)
         case problem.OtherCluster(accepted=False) if stopped or isinstance(it, problem.Stale):
             return True
+        case problem.KafkaDenies() if stopped or it.label == "no_partitions":
+            return True
         case problem.Reported(reported="no_step") if it.label == "not_advancing":
             return _is_of_line(it, cause)
         case problem.Halted() | problem.Failing() if stopped:
             return _is_of_line(it, cause)
         case problem.ForeignMember() if it.label == "no_partitions" or isinstance(it, problem.Stale):
             return any(stranger.partitions for stranger in cause.strangers)  # nobody else can apply what waits there
-        case problem.StandingBy() if it.label == "no_partitions":
-            return True
-        case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
-            return True
+        case problem.StandingBy():
+            late = problem.Stale | problem.GenerationUnfilled | problem.GenerationUnwritten
+            return isinstance(it, late) or it.label == "no_partitions"
         case problem.KafkaUnknown() | problem.OtherCluster(accepted=False) if isinstance(it, problem.Reported):
             return stopped or it.label == cause.label
-    late = isinstance(it, problem.Stale)
-    return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
+    hinders = isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause))
+    return hinders and isinstance(it, problem.Stale)
+
+
+def _follows_for_api(it: Problem, cause: Problem) -> bool:
+    """Returns whether a problem of the API is only an effect of another one."""
+    match it:
+        case problem.ApiUnavailable():
+            return isinstance(cause, problem.RedisUnknown | problem.RedisEmpty | problem.Incomplete)
+        case problem.ApiReports("not_written"):
+            return isinstance(cause, problem.NoProjector | problem.RedisFull | problem.RedisRefusesWrites)
+        case problem.ApiReports():
+            return isinstance(cause, problem.ClockDiffers) and it.label == cause.label
+        case _:
+            return False
 
 
 def is_elsewhere(it: Problem) -> bool:
@@ -105,12 +135,26 @@ def of_servers(found: Observation) -> Iterator[Problem]:
     else:
         yield problem.RedisUnknown(found.redis_unknown)
     if found.kafka:
-        yield from of_topics(found.kafka.topics)
-    else:
+        yield from of_topics(found.kafka.topics, found.principal)
+    elif not found.rights:
         yield problem.KafkaUnknown(found.kafka_unknown)
+    for right in found.rights:
+        yield problem.KafkaDenies((), right)
     yield from of_history(found)
     yield from of_transactions(found)
     yield from of_members(found)
+
+
+def of_api(found: Observation) -> Iterator[Problem]:
+    """Yields what is wrong with the API, as its metrics ports say it; nothing if they were not asked."""
+    if (api := found.api) is None:
+        return
+    if api.unread:
+        yield problem.ApiUnknown(api.unread)
+    elif (ready := api.ready_workers or 0) < (api.workers or 1) or api.unavailable:
+        yield problem.ApiUnavailable(ready, api.workers or 0, api.causes, api.unavailable or 0.0)
+    for label, workers in sorted(api.reported.items()):
+        yield problem.ApiReports(label, workers)
 
 
 def of_members(found: Observation) -> Iterator[Problem]:
@@ -136,11 +180,13 @@ def of_redis(redis: RedisPart) -> Iterator[Problem]:
         yield problem.ClockDiffers((), redis.clocks)
 
 
-def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
-    """Yields what is wrong with the topics: they must exist, be allowed to this user, be served, and be compacted."""
+def of_topics(topics: Sequence[Topic], principal: str = "") -> Iterator[Problem]:
+    """Yields what is wrong with the topics: they must exist, be allowed to this user, be served, and be compacted.
+    `principal` is the user as Kafka's rights name it.
+    """
     kept = [(topic.name, topic.retention) for topic in topics if topic.retention]
     if forbidden := tuple(topic.name for topic in topics if not topic.allowed):
-        yield problem.TopicMissing(forbidden, allowed=False)
+        yield problem.TopicMissing(forbidden, False, principal)
     if missing := tuple(topic.name for topic in topics if topic.allowed and not topic.exists):
         yield problem.TopicMissing(missing)
     if unserved := tuple(topic.name for topic in topics if topic.leaderless):
@@ -217,9 +263,11 @@ def reported(writer: Writer) -> Iterator[Problem]:
     for line in said.lines:
         if trouble := said.trouble(line):
             yield of_line(line, trouble, (writer.id,))
+    for right in said.rights:
+        yield problem.KafkaDenies((writer.id,), right)
     lists = zip_longest(said.problems, said.kinds, said.of_lines, fillvalue="")
     for (text, label, line), seconds in zip(lists, chain(said.seconds, repeat(0.0)), strict=False):
-        if label not in _STATES:
+        if label not in _STATES and not (said.rights and label == "kafka_denies"):
             yield problem.Reported(line, (writer.id,), label, text, seconds)
 
 

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from projector import defect
 from projector.dead_letter import DeadLetter
-from projector.errors import ProjectorError, Unavailable
+from projector.errors import Denied, ProjectorError, Unavailable
+from projector.kafka.client import principal
 from projector.kafka.ends import USUAL_SECONDS
 from projector.kafka.groups import Member
 from projector.kafka.reader import Reader
@@ -29,7 +30,7 @@ from projector.record import Partition
 from projector.redis.store import Memory, Store
 from projector.upkeep.dead_letters import Newest, OfAccess, of_newest
 from schemas import names
-from schemas.heartbeat import Clocks
+from schemas.heartbeat import Clocks, KafkaRight
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -148,6 +149,28 @@ class KafkaPart(msgspec.Struct, frozen=True):
         return self.topics[0].cluster if self.topics else ""
 
 
+class ApiPart(msgspec.Struct, frozen=True):
+    """What the metrics ports of the API say. Rates are per second over the last seconds, latencies in milliseconds;
+    None if there was no request.
+
+    `answers` has the rate of each status, and `unavailable` the rate of 503 to requests for documents. Of `workers`
+    workers, `ready_workers` are ready; `causes` are the errors that others have met. `reported` has the number of
+    workers that report a problem, by its name. What is not known is None. `unread` says which metrics ports could not
+    be read, and why.
+    """
+
+    requests: float | None = None
+    answers: dict[str, float] = {}
+    p50: float | None = None
+    p99: float | None = None
+    ready_workers: int | None = None
+    unread: str = ""
+    workers: int | None = None
+    unavailable: float | None = None
+    causes: tuple[str, ...] = ()
+    reported: dict[str, int] = {}
+
+
 class Held(msgspec.Struct, frozen=True):
     """A transaction is open in a partition, and nobody can read what was acknowledged behind its first record.
 
@@ -197,6 +220,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
     expected: int = 0
     """LEADVIEW_EXPECTED_PROJECTORS of the program that observes."""
+    principal: str = ""
+    """The user of the program that observes, as Kafka's rights name it; empty if only the brokers know that."""
+    rights: list[KafkaRight] = []
+    """Those that Kafka refuses to this user."""
+    api: ApiPart | None = None
+    """None if the program that observes was not told where the metrics ports of the API are."""
 
     @property
     def strangers(self) -> list[Member]:
@@ -284,6 +313,7 @@ class Observer:
         self._settings = settings
         self._patience = patience
         self._of_access = OfAccess(store, settings)
+        self._principal = principal(settings)
         self._reader: Reader | None = None
         self._topics: tuple[float, list[Topic]] | None = None
         self._layouts: tuple[float, list[int]] | None = None
@@ -297,12 +327,14 @@ class Observer:
         """Read Redis and Kafka. What cannot be read in time is a result as well."""
         at = time.time() * 1000
         redis, kafka, waiting = None, None, None
+        rights: list[KafkaRight] = []
         (memories, no_redis), (reader, no_kafka) = await asyncio.gather(
-            _result("Redis", self._store.memories(), self._patience), _result("Kafka", self._started(), self._patience)
+            _result("Redis", self._store.memories(), self._patience),
+            _result("Kafka", self._started(), self._patience, rights),
         )
         # The end offsets are read before the positions: otherwise records that are published in between count as lag.
         if reader is not None:
-            kafka, no_kafka = await _result("Kafka", self._read_kafka(reader), _SECONDS)
+            kafka, no_kafka = await _result("Kafka", self._read_kafka(reader), _SECONDS, rights)
         asked_at = time.monotonic()
         if memories is not None:
             redis, no_redis = await _result("Redis", self._read_redis(memories), _SECONDS)
@@ -312,7 +344,7 @@ class Observer:
         elif kafka is not None:
             redis, kafka = await self._looked_at_twice(redis, kafka)
             asked = self._read_waiting(_waiting(redis, kafka), at)
-            waiting, _ = await _result("Kafka", asked, max(self._patience, _OLDEST_SECONDS))
+            waiting, _ = await _result("Kafka", asked, max(self._patience, _OLDEST_SECONDS), rights)
         if kafka is None or (redis is not None and waiting is None):
             await self.close()
         oldest, held = waiting or (None, {})
@@ -327,6 +359,8 @@ class Observer:
             redis_seconds=seconds,
             prefix=self._settings.topic_prefix,
             expected=self._settings.expected_projectors,
+            principal=self._principal,
+            rights=[replace(right, principal=self._principal) for right in rights],
         )
 
     async def close(self) -> None:
@@ -458,14 +492,18 @@ async def observe(store: Store, settings: ProjectorSettings, patience: float = F
         await observer.close()
 
 
-async def _result(server: str, reading: Awaitable[T], seconds: float) -> tuple[T | None, str]:
-    """Returns what was read; None if it could not be read, and then why."""
+async def _result(
+    server: str, reading: Awaitable[T], seconds: float, rights: list[KafkaRight] | None = None
+) -> tuple[T | None, str]:
+    """Returns what was read; None if it could not be read, and then why. `rights` gets the right that was refused."""
     try:
         async with asyncio.timeout(seconds):
             return await reading, ""
     except TimeoutError:
         return None, f"{server} does not answer within {seconds:g} s"
     except ProjectorError as error:
+        if rights is not None and isinstance(error, Denied) and error.right:
+            rights.append(error.right)
         return None, str(error)
     except Exception as error:  # noqa: BLE001 - neither the projector nor a page may end because it cannot be measured
         return None, defect.report("an observation", error)

@@ -9,17 +9,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from projector.errors import Refused
-from projector.health.judge import Lasting, WatchedLine, causes, is_elsewhere, of_records
+from projector.health.judge import Lasting, WatchedLine, causes, is_elsewhere, merged, of_records
 from projector.health.observe import Observation, Observer
+from projector.kafka.client import principal
 from projector.ledger.breaks import BREAKS
 from projector.liveness import LineHealth, WorkHealth
 from projector.problem import (
     ClockDiffers,
     DocumentsAsBefore,
+    KafkaDenies,
     KafkaUnknown,
     OfLine,
     OlderPublished,
@@ -57,6 +60,7 @@ class Watch(Collector):
     def __init__(self, settings: ProjectorSettings, lines: Sequence[WatchedLine]) -> None:
         """`lines` may grow until the projector works."""
         self._settings = settings
+        self._principal = principal(settings)
         self._lines = lines
         self._turned_at = time.monotonic()
         self._lasting = Lasting(self._turned_at, settings.kafka_session_timeout)
@@ -74,7 +78,10 @@ class Watch(Collector):
         found = [it for health in healths if (it := health.problem())]
         if self.waits_for and not any(isinstance(it, RedisUnknown) for it in self._found):
             found.append(RedisUnknown(self.waits_for))
-        return causes(found + self._found)
+        for number, it in enumerate(found):
+            if isinstance(it, KafkaDenies):
+                found[number] = replace(it, right=replace(it.right, principal=self._principal))
+        return causes(merged(found + self._found))
 
     def live(self) -> HealthAnswer:
         """Returns the answer to `/livez`: whether the event loop turns, whatever Redis and Kafka do."""
@@ -100,7 +107,8 @@ class Watch(Collector):
         measured_at, complete_until = self._complete
         differing = next((it.clocks for it in self._found if isinstance(it, ClockDiffers)), None)
         # `status` asks the servers itself, and finds what anybody sees there. But it may ask other servers.
-        own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown) or is_elsewhere(it)]
+        servers = RedisUnknown | KafkaUnknown | KafkaDenies
+        own = [it for it in self.problems() if isinstance(it, OfLine | servers) or is_elsewhere(it)]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
             troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
@@ -115,6 +123,7 @@ class Watch(Collector):
             complete_until=complete_until,
             clocks=differing,
             misplaced=[topic for line in self._lines for topic in line.misplaced()],
+            rights=[it.right for it in own if isinstance(it, KafkaDenies)],
             prefix=self._settings.topic_prefix,
             group=self._settings.group_id,
         )

@@ -23,15 +23,17 @@ from aiokafka.errors import GroupAuthorizationFailedError, OffsetMetadataTooLarg
 from aiokafka.structs import OffsetAndMetadata
 
 from projector.errors import Coordinates, Refused, Unavailable
-from projector.kafka.client import connection, consumer, errors, start
+from projector.kafka.client import connection, consumer, errors, principal, start
 from projector.kafka.reader import open_reader
 from projector.offsets import Ranges, spans
+from projector.problem import KafkaDenies
 from projector.reason import DeadLetterReason
 from projector.record import Partition
 from projector.redis.scripts import expire_lock, take_lock
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
 from schemas import names
+from schemas.heartbeat import KafkaRight
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -278,7 +280,7 @@ class OffsetTexts:
                 await start(admin, self._settings)
                 found = await admin.list_consumer_group_offsets(self.group_id, partitions=wanted)
         except Unavailable as error:
-            raise _refused(self.group_id, error) from error
+            raise _refused(self._settings, self.group_id, error) from error
         finally:
             await admin.close()
         if missing := tuple(names.position(*partition) for partition in wanted if partition not in found):
@@ -310,7 +312,7 @@ class OffsetTexts:
         except Unavailable as error:
             if isinstance(error.__cause__, OffsetMetadataTooLargeError):
                 return False
-            raise _refused(self.group_id, error) from error
+            raise _refused(self._settings, self.group_id, error) from error
         finally:
             await member.stop()
         return True
@@ -326,8 +328,9 @@ def text_of(offset: int, text: str) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset, text)
 
 
-def _refused(group_id: str, error: Unavailable) -> Unavailable | Refused:
+def _refused(settings: ProjectorSettings, group_id: str, error: Unavailable) -> Unavailable | Refused:
     """Returns the error to raise: Refused if the user lacks a right, which waiting does not change."""
     if isinstance(error.__cause__, GroupAuthorizationFailedError):
-        return Refused(DeadLetterReason("group_denied", group_id))
+        right = KafkaRight("Read", "group", (group_id,), principal(settings))
+        return Refused(KafkaDenies((), right))
     return error

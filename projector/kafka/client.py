@@ -21,17 +21,21 @@ from aiokafka.errors import (
     KafkaError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
     UnsupportedSaslMechanismError,
 )
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from msgspec.structs import replace
 
 from projector.errors import Denied, Unavailable
 from projector.kafka import brokers as of_process
 from projector.kafka import sign_in
 from projector.kafka.sign_in import TokenUnavailable
+from projector.problem import KafkaDenies
 from projector.reason import KafkaKind, KafkaReason
+from schemas.heartbeat import KafkaRight
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
@@ -47,12 +51,22 @@ def topic(settings: ProjectorSettings, kind: Kind) -> str:
     return f"{settings.topic_prefix}{kind.topic}"
 
 
-_DENIALS = (
-    TopicAuthorizationFailedError,
-    GroupAuthorizationFailedError,
-    ClusterAuthorizationFailedError,
-    SaslAuthenticationFailed,
-)
+_RIGHTS: dict[type[KafkaError], KafkaRight] = {
+    TopicAuthorizationFailedError: KafkaRight("Read", "topic", ()),
+    GroupAuthorizationFailedError: KafkaRight("Read", "group", ()),
+    ClusterAuthorizationFailedError: KafkaRight("Describe", "cluster", ()),
+    TransactionalIdAuthorizationFailed: KafkaRight("Describe", "transactional-id", ()),
+}
+"""The right that each refusal is about. Read includes all that Leadview asks of topics and groups, except Describe of a
+configuration."""
+
+
+def _right_of(error: KafkaError) -> KafkaRight:
+    """Returns what is refused. aiokafka names a topic, a partition or a group, a set of topics, or nothing."""
+    about = error.args[0] if error.args else ()
+    names = [about] if isinstance(about, str) else [str(name) for name in about]
+    right = next(right for kind, right in _RIGHTS.items() if isinstance(error, kind))
+    return replace(right, names=tuple(sorted({name.partition(":")[0] for name in names})))
 
 
 @asynccontextmanager
@@ -60,8 +74,10 @@ async def errors() -> AsyncIterator[None]:
     """Raises every error of Kafka inside the block as Unavailable, or as Denied if this user lacks a right."""
     try:
         yield
-    except _DENIALS as error:
+    except SaslAuthenticationFailed as error:
         raise Denied(KafkaReason("kafka_failed", str(error))) from error
+    except tuple(_RIGHTS) as error:
+        raise Denied(KafkaDenies((), _right_of(error))) from error
     except (KafkaError, OSError, TimeoutError) as error:
         raise Unavailable(KafkaReason("kafka_failed", str(error) or type(error).__name__)) from error
 
@@ -96,6 +112,13 @@ def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsu
         client_id="leadview-projector",
         **connection(settings),
     )
+
+
+def principal(settings: ProjectorSettings) -> str:
+    """Returns the user as Kafka's rights name it; nothing if only the brokers know that."""
+    if not settings.kafka_security_protocol.startswith("SASL"):
+        return "" if settings.kafka_security_protocol == "SSL" else "User:ANONYMOUS"
+    return f"User:{settings.kafka_sasl_username}" if settings.kafka_sasl_username else ""
 
 
 def client_of(of: Any) -> Any:

@@ -94,6 +94,8 @@ class Topic(NamedTuple):
     """A new id whenever the topic is created again; empty if the brokers do not say it (Kafka before 2.8)."""
     cluster: str = ""
     """The id of the Kafka cluster; empty if the brokers do not say it."""
+    configured: bool = True
+    """False if this user may not ask for its configuration, which has its retention."""
 
 
 async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[Topic]:
@@ -113,8 +115,12 @@ async def described(client: Any, names: Sequence[str]) -> list[Topic]:
     return _topics(tuple(names), answer, await _retention(client, names))
 
 
-def _topics(names: tuple[str, ...], answer: Any, kept: Mapping[str, Retention]) -> list[Topic]:
-    return [found._replace(retention=kept.get(found.name)) for found in _without_retention(names, answer)]
+def _topics(names: tuple[str, ...], answer: Any, kept: Mapping[str, Retention | None]) -> list[Topic]:
+    """`kept` has None for a topic whose configuration this user may not ask for."""
+    return [
+        found._replace(retention=kept.get(found.name), configured=kept.get(found.name, found) is not None)
+        for found in _without_retention(names, answer)
+    ]
 
 
 @lru_cache(maxsize=8)
@@ -142,17 +148,21 @@ def _topic(name: str, described: Any, cluster: str) -> Topic:
     )
 
 
-async def _retention(client: Any, names: Sequence[str]) -> dict[str, Retention]:
-    """Returns how long each topic keeps its records, as far as the brokers report it; embedded ones do not."""
+async def _retention(client: Any, names: Sequence[str]) -> dict[str, Retention | None]:
+    """Returns how long each topic keeps its records, as far as the brokers report it; embedded ones do not. It is None
+    if this user may not ask for it.
+    """
     try:
         request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, name, None) for name in names])
         answer = await client.send(_any_broker(client), request)
     except (KafkaError, OSError, TimeoutError, IncompatibleBrokerVersion, NotImplementedError):
         return {}
-    found = {}
+    found: dict[str, Retention | None] = {}
     for error, _, _, name, configs in answer.resources:
         values = {config[0]: config[1] for config in configs}
-        if not error and "cleanup.policy" in values:  # there are none of a topic that does not exist
+        if error == TopicAuthorizationFailedError.errno:
+            found[name] = None
+        elif not error and "cleanup.policy" in values:  # there are none of a topic that does not exist
             found[name] = Retention(
                 values["cleanup.policy"],
                 int(values["retention.ms"]),

@@ -8,7 +8,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -36,9 +36,9 @@ _INTERRUPTED = 130
 
 
 class Act(msgspec.Struct, frozen=True):
-    """`arguments` are the words after the verb on the command line, or what the console was told. `by` is
-    `<login>@<host>`, the name of the console's user, or what `--by` said. `reason` says why it was refused or has
-    failed. `time` is RFC 3339, `version` that of the program.
+    """`arguments` are the words after the verb on the command line. `chosen` has what the command chose by itself, such
+    as the generation, by its name. `by` is `<login>@<host>`, or what `--by` said. `reason` says why it was refused or
+    has failed. `time` is RFC 3339, `version` that of the program.
     """
 
     verb: str
@@ -48,6 +48,12 @@ class Act(msgspec.Struct, frozen=True):
     reason: str = ""
     time: str = ""
     version: str = VERSION
+    chosen: Mapping[str, int | float | str] = {}
+
+    def __str__(self) -> str:
+        """What was done, with what the command chose by itself in parentheses."""
+        chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.chosen.items())
+        return " ".join((self.verb, *self.arguments, *([f"({chosen})"] if chosen else [])))
 
 
 def operator() -> str:
@@ -61,8 +67,11 @@ def operator() -> str:
     return f"{login}@{socket.gethostname()}"
 
 
-async def noted(store: Store, act: Act, doing: Awaitable[int], *, lasts: bool = False) -> int:
-    """Returns the exit code of a command, and records its outcome; with `lasts`, also its start.
+async def noted(
+    store: Store, act: Act, doing: Awaitable[int], chosen: Mapping[str, int | float | str], *, lasts: bool = False
+) -> int:
+    """Returns the exit code of a command, and records its outcome; with `lasts`, also its start. The command has filled
+    `chosen` when it ends.
 
     Raises what the command raises. If the act cannot be recorded, that is logged, and does not change the result.
     """
@@ -72,10 +81,10 @@ async def noted(store: Store, act: Act, doing: Awaitable[int], *, lasts: bool = 
         code = await doing
     except BaseException as error:
         reason = str(error) if isinstance(error, ProjectorError | ValueError) else type(error).__name__
-        await note(store, replace(act, outcome=_outcome(error), reason=reason))
+        await note(store, replace(act, outcome=_outcome(error), reason=reason, chosen=chosen))
         raise
     outcomes: dict[int, Result] = {0: "done", _INTERRUPTED: "interrupted"}
-    await note(store, replace(act, outcome=outcomes.get(code, "failed")))
+    await note(store, replace(act, outcome=outcomes.get(code, "failed"), chosen=chosen))
     return code
 
 
@@ -88,6 +97,8 @@ def _outcome(error: BaseException) -> Result:
 async def note(store: Store, act: Act) -> None:
     """Adds an act to the history, without pasted API keys. Raises nothing."""
     act = replace(act, arguments=[_shown(word) for word in act.arguments], by=_shown(act.by), reason=_shown(act.reason))
+    chosen = {name: _shown(value) if isinstance(value, str) else value for name, value in act.chosen.items()}
+    act = replace(act, chosen=chosen)
     try:
         await store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", MOST, b"*", _FIELD, msgspec.json.encode(act))
     except Unavailable as error:

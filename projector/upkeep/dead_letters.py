@@ -173,7 +173,7 @@ async def choose(store: Store, named: Sequence[OffsetRange], filtered: Filter) -
         return [letter for letter in dead_letters if filtered.matches(letter)]
     offsets = {each: by_partition([each]) for each in named}
     if unknown := [str(each) for each in named if not any(_is_in(letter, offsets[each]) for letter in dead_letters)]:
-        raise Refused(DeadLetterReason("no_dead_letter", ", ".join(unknown)))
+        raise Refused(DeadLetterReason("no_dead_letter", others=tuple(unknown)))
     chosen = by_partition(named)
     return [letter for letter in dead_letters if _is_in(letter, chosen)]
 

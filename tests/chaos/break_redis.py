@@ -26,10 +26,8 @@ from tests.harness.waiting import wait_until
 _LOG = "appendonlydir"
 """The folder of the log of Redis 7; older ones have one file."""
 _EVICTED_BYTES = 30_000
-_FULL = "full.rdb"
-"""The name of a folder. A server whose file has this name cannot save. Its own file may be there already, because a
-replica writes it when it gets all data of its primary."""
-_ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", "dump.rdb", _FULL, "redis.log")
+_SAVED = "dump.rdb"
+_ALL_BUT_LOG = shutil.ignore_patterns("temp-*", "nodes.conf*", _SAVED, "redis.log")
 
 
 @contextmanager
@@ -95,16 +93,16 @@ def disk_full(world: World, _: Random) -> Iterator[None]:
     """Redis cannot save its data, and therefore refuses writes (MISCONF): a folder has the name of the file."""
     for server in world.primaries:
         with server.client() as client:
-            (server.directory / _FULL).mkdir()
-            client.config_set("dbfilename", _FULL)
+            # It is there already after a replica got all data of its primary. Nothing reads it: there is the log.
+            (server.directory / _SAVED).unlink(missing_ok=True)
+            (server.directory / _SAVED).mkdir()
             client.config_set("save", "3600 1")
             wait_until(lambda client=client: _fails_to_save(client), "Redis cannot save")  # type: ignore[misc]
     yield
     for server in world.primaries:
         with server.client() as client:
             client.config_set("save", "")
-            client.config_set("dbfilename", "dump.rdb")
-            (server.directory / _FULL).rmdir()
+            (server.directory / _SAVED).rmdir()
 
 
 def _fails_to_save(client: Redis) -> bool:

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import orjson
 import uvicorn
+from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.programs import PROJECTOR, ROOT, while_running
-from operate.console.api_figures import ApiFigures
 from operate.console.app import create_app
 from operate.console.feed import Feed
 from operate.console.picture import Picture, picture
 from operate.explain.explainer import Explainer
-from projector.health.observe import KafkaPart, Observation, RedisPart
+from projector.health.observe import ApiPart, KafkaPart, Observation, RedisPart
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
@@ -191,7 +191,7 @@ def fed_console() -> Iterator[FedConsole]:
 
 def picture_of(second: int) -> Picture:
     """Returns the picture of one second of a Leadview that works, is deployed again and again, and is full at times."""
-    return picture(observation_of(second), None, _api(second), None, [])
+    return picture(replace(observation_of(second), api=_api(second)), None, None, [])
 
 
 def observation_of(second: int) -> Observation:
@@ -211,10 +211,10 @@ def observation_of(second: int) -> Observation:
     return Observation(at=now, redis=redis, kafka=kafka, oldest=oldest)
 
 
-def _api(second: int) -> ApiFigures:
+def _api(second: int) -> ApiPart:
     phase = second % REPEATS
     answers = {"200": 100.0 + phase, "401": float(phase % 3), "503": float(phase == 31)}
-    return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)
+    return ApiPart(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)
 
 
 _DRAWN = """

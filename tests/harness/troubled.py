@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from projector import problem
 from projector.dead_letter import DeadLetter
-from projector.health.observe import Held, Observation, RedisPart
+from projector.health.observe import ApiPart, Held, Observation, RedisPart
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention
 from projector.ledger.control import Break, BreakKind, ControlRecord, Copy, Generation
@@ -19,12 +19,14 @@ from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Memory
 from schemas.faults import Fault
-from schemas.heartbeat import Clocks, FailingLine, Former, HaltedLine, LineTrouble, StandingByLine
+from schemas.heartbeat import Clocks, FailingLine, Former, HaltedLine, KafkaRight, LineTrouble, StandingByLine
 from tests.harness import crm
 from tests.harness.console import observation_of
 from tests.harness.generations import generation, ids
 
 HALT = HaltedLine("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
+
+READ = KafkaRight("Read", "topic", ("crm.contacts", "crm.leads"), "User:leadview")
 
 HELD = problem.HeldPartition(0, 17, 3, "2026-01-01T00:00:00.000Z", 7.0)
 
@@ -33,6 +35,10 @@ EVERY: list[problem.Problem] = [
     problem.KafkaUnknown("no answer"),
     problem.TopicMissing(("a", "b")),
     problem.TopicMissing(("a",), allowed=False),
+    problem.TopicMissing(("a",), allowed=False, principal="User:leadview"),
+    problem.KafkaDenies((), READ),
+    problem.KafkaDenies(("a", "b"), replace(READ, principal="")),
+    problem.KafkaDenies((), KafkaRight("Describe", "cluster", ())),
     problem.TopicUnserved(("a",)),
     problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
     problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
@@ -56,6 +62,13 @@ EVERY: list[problem.Problem] = [
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
     problem.NoProjector(("a",)),
+    problem.ApiUnknown("http://127.0.0.1:9100 (refused)"),
+    problem.ApiUnavailable(0, 2, ("WRONGPASS invalid username-password pair or user is disabled.",), 1.0),
+    problem.ApiUnavailable(1, 2, (), 0.0),
+    problem.ApiUnavailable(2, 2, (), 1.6),
+    problem.ApiReports("not_written", 1),
+    problem.ApiReports("clock_differs", 1),
+    problem.ApiReports("of_a_newer_version", 1),
     problem.OtherSettings(("a",), "LEADVIEW_TOPIC_PREFIX", "crn.", "crm."),
     problem.Halted("documents", ("a",), HALT),
     problem.Halted("documents", ("a",), Former("halted", "bad")),
@@ -116,6 +129,13 @@ def _projectors(*changes: Mapping[str, Any], prefix: str | None = None, expected
     """With the heartbeats of both projectors changed, one after the other."""
     writers = [_saying(writer, **change) for writer, change in zip(_part().writers, changes, strict=True)]
     return replace(_redis(writers=writers), prefix=prefix, expected=expected)
+
+
+def _no_worker(cause: str) -> Observation:
+    return replace(WELL, api=ApiPart(ready_workers=0, workers=2, causes=(f"there is no connection to Redis: {cause}",)))
+
+
+_NO_PORT = replace(WELL, api=ApiPart(unread="http://127.0.0.1:9100 (Connection refused)"))
 
 
 def _silent() -> dict[str, Any]:
@@ -252,6 +272,13 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "a rebuild that nobody continues": _abandoned_rebuild,
     "the projectors' user lacks a right": lambda: _projectors(
         {"problems": ["documents: no step has succeeded for 31 s"], "kinds": ["no_step"]}, {}
+    ),
+    "the API's user lacks a right": lambda: _no_worker("NOPERM User api has no permissions to run the 'mget' command"),
+    "the API's password is changed": lambda: _no_worker("WRONGPASS invalid username-password pair"),
+    "no API worker": lambda: _NO_PORT,
+    "all API workers hang": lambda: _NO_PORT,
+    "the projectors' user lacks a right in Kafka": lambda: _projectors(
+        *[{"problems": ["Kafka refuses …"], "kinds": ["kafka_denies"], "rights": [READ]}] * 2
     ),
     "one shard is away": lambda: replace(
         WELL, redis=None, redis_unknown="1 of its 3 shards do not answer: 10.0.0.1:7000", oldest=None

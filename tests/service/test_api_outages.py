@@ -14,12 +14,13 @@ import pytest
 import redis
 
 from devstack.child import Child
+from devstack.ports import free_port
 from devstack.programs import while_running
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api, running_api_process
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import Kafka, RedisService
@@ -131,6 +132,44 @@ def test_refused_connection_is_logged_with_what_redis_says(
     assert said in status["problems"][0]
     for name in change:
         client.config_set(name, _BEFORE[name])
+
+
+def test_a_password_that_is_changed_while_the_api_runs(
+    own_redis: Any, client: redis.Redis, records: Records, kafka: Kafka, topic_prefix: str, tmp_path: Path
+) -> None:
+    """The log line of a 503, the metrics port and `status` name what Redis says, until the password is right again."""
+    caller, metrics = records.caller(), ApiServer(free_port())
+    rights: dict[str, Any] = {"enabled": True, "commands": ["+@all"], "keys": ["*"]}
+    client.acl_setuser("api", passwords=["+secret"], **rights)
+    own = {"redis_username": "api", "redis_password": "secret", "api_workers": 2, "metrics_port": metrics.port}
+    with ExitStack() as stack:
+        leadview = stack.enter_context(new_leadview(kafka, topic_prefix, own_redis, tmp_path))
+        running = running_api_process(tmp_path / "log", redis_url=own_redis.url, **own)
+        child, api = stack.enter_context(running)
+
+        def of_api(*options: str) -> list[str]:
+            found = leadview.run("status", "--json", *options).json
+            return [said for said, kind in zip(found["problems"], found["kinds"], strict=True) if "api_" in kind]
+
+        asked = ("--api-metrics", f"http://127.0.0.1:{metrics.port}")
+        wait_until(lambda: metrics.get("/healthz").status == 200, "a worker is ready")
+        wait_until(lambda: of_api(*asked) == [], "both workers are ready")
+        client.acl_setuser("api", passwords=["-secret", "+another"], **rights)
+        client.client_kill_filter(user="api")
+        wait_until(lambda: "WRONGPASS" in metrics.get("/healthz").body.decode(), "the metrics port names it")
+        assert_unavailable(ask(api, caller), api.get("/readyz"))
+        [said] = of_api(*asked)
+        assert said.startswith("no worker of the API is ready, so that every request gets 503: ")
+        assert "WRONGPASS" in said
+        assert "WRONGPASS" in child.log.read_text().splitlines()[-1]
+        plain = leadview.run("status", *asked)
+        assert (plain.status, "unasked" in plain.stdout) == (1, False)
+        assert "unasked  whether the API serves" in leadview.run("status").stdout
+        client.acl_setuser("api", passwords=["+secret"], **rights)
+        wait_until(lambda: of_api(*asked) == [], "it serves again")
+    with new_leadview(kafka, topic_prefix, own_redis, tmp_path) as leadview:
+        [said] = [it for it in leadview.run("status", "--json", *asked).json["problems"] if "metrics of the API" in it]
+        assert "Connection refused" in said
 
 
 _LOADED_COMMANDS, _LOADED_MICROSECONDS = 300_000, "200"

@@ -270,17 +270,26 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     assert "nobody has done anything yet" in leadview.run("status", "--history")
     leadview.run("promote", "--by", "Ada Lovelace", "--force").ends(1)
     leadview.run("rebuild", "--promote", "--max-latency", "0").ends(0)
+    leadview.run("rollback").ends(0)
+    leadview.run("drop").ends(0)
     found = leadview.run("status", "--history", "--json").json
     me = acts.operator()
     assert [(act["verb"], act["arguments"], act["outcome"], act["by"]) for act in reversed(found)] == [
         ("promote", ["--force"], "refused", "Ada Lovelace"),
         ("rebuild", ["--promote", "--max-latency", "0"], "begun", me),
         ("rebuild", ["--promote", "--max-latency", "0"], "done", me),
+        ("rollback", [], "done", me),
+        ("drop", [], "done", me),
     ]
+    dropped, returned, rebuilt, begun, refused = [act["chosen"] for act in found]
+    assert rebuilt == {"generation": 2, "max_latency": 0.0, "differences": 0, "threshold": 0, "former": 1}
+    assert (returned, begun, refused) == ({"generation": 1, "former": 2}, {}, {})
+    assert (dropped["generation"], dropped["keys"] > 0) == (2, True)
     printed = leadview.run("status", "--history").stdout
     assert re.search(rf"20\d\d-.*Z +promote --force +refused: .+ Ada Lovelace +{re.escape(VERSION)}", printed), printed
+    assert re.search(r"Z +rollback \(generation 1, former 2\) +done ", printed), printed
     log = tmp_path / "projector.log"
-    wait_until(lambda: log.read_text().count("an operator has acted") == 3, "the projector has logged each of them")
+    wait_until(lambda: log.read_text().count("an operator has acted") == 5, "the projector has logged each of them")
 
 
 async def test_noted_act_has_no_key_and_no_long_word(projection: Projection) -> None:

@@ -94,8 +94,18 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         wait_until(lambda: bad in leadview.run("dead-letters", "list", **signed_in), "it is parked")
         accept = partial(leadview.run, "dead-letters", "accept", bad, "--note", "a test")
         accept(**signed_in).ends(0)
-        refused = "Kafka does not let this user read and write the consumer group other.accepted."
-        accept(**signed_in | {"group_id": "other"}).ends(1, refused)
+        refused = f"Kafka refuses the user {PROJECTOR} the right Read on group other.accepted: let an administrator"
+        accept(**signed_in | {"group_id": "other"}).ends(1, refused, "--operation Read --group other.accepted")
+        # The core product may write, and so describe, what it may neither read nor describe the configuration of.
+        lacks = f"Kafka refuses the user {CRM} the right"
+        leadview.run("doctor", **signed_in | {"kafka_sasl_username": CRM}).ends(
+            1,
+            f"note     Kafka topics: whether all are compacted is not known. {lacks} DescribeConfigs on topics crm.",
+            "unknown  Kafka deletions: this user lacks the right DescribeConfigs",
+            f"problem  Kafka records: {lacks} Read on topic crm.",
+            f"problem  Kafka consumer groups: {lacks} Read on group leadview",
+            f"--add --allow-principal User:{CRM} --operation Read --group leadview",
+        )
 
 
 async def test_the_projector_cannot_write_a_record(broker: ApacheKafka) -> None:

@@ -76,6 +76,8 @@ class Installation:
         """What was scraped when all was well: no alert fires then."""
         self._asked: Series = {}
         self._api_metrics = free_port()
+        self.ask_api = ("--api-metrics", f"http://127.0.0.1:{self._api_metrics}")
+        """Options of `status` and of the console."""
         self.console: Console
         self._versions = count(1)
 
@@ -154,7 +156,7 @@ class Installation:
 
     def _status_differs(self, row: Row) -> list[str]:
         """Returns where `status` differs from the row. It is a process, so it is asked when all else agrees."""
-        status = self.leadview.run("status", "--json")
+        status = self.leadview.run("status", "--json", *self.ask_api)
         found = orjson.loads(status.stdout)
         return differences(
             {
@@ -175,7 +177,7 @@ class Installation:
             return not last
 
         def failure() -> str:
-            return "\n".join(("every surface says it", *last, self.leadview.run("status").output))
+            return "\n".join(("every surface says it", *last, self.leadview.run("status", *self.ask_api).output))
 
         wait_until(is_said, failure, _SECONDS, LOOK_SECONDS)
 
@@ -227,6 +229,6 @@ def installation(kafka: ApacheKafka, redis: Redis, folder: Path) -> Iterator[Ins
         here.publish()
         here.start_projectors()
         here.start_api()
-        with running_console(leadview) as (_, here.console):
+        with running_console(leadview, *here.ask_api) as (_, here.console):
             here.wait_for(WELL)
             yield here

@@ -14,6 +14,14 @@ from typing import Any
 import orjson
 import psutil
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.programs import PROJECTOR
@@ -35,6 +43,7 @@ from tests.troubles.installation import API_USER, PROJECTOR_USER, WELL, Installa
 
 _TOO_LATE_MS = 6_000
 """A shorter pause of all projectors is not noticed (`projector/upkeep/complete.py`)."""
+_ACL_FIELDS = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
 Chosen = Callable[[Installation], Sequence[RedisServer]]
 """Some of the servers of Redis."""
 
@@ -88,6 +97,15 @@ def without_right(user: str, command: str, here: Installation) -> Iterator[None]
     here.publish_again()
     yield
     here.leadview.redis.execute_command("ACL", "SETUSER", user, f"+{command}")
+
+
+def with_another_password(user: str, here: Installation) -> Iterator[None]:
+    """Somebody has changed it, and the program has the former one. Its connections are closed."""
+    admin = here.leadview.redis
+    admin.execute_command("ACL", "SETUSER", user, "resetpass", ">another")
+    admin.execute_command("CLIENT", "KILL", "USER", user)
+    yield
+    here.user(user)
 
 
 def a_failover(here: Installation) -> Iterator[None]:
@@ -343,6 +361,33 @@ def all_projectors_may_not_see_their_topics(here: Installation) -> Iterator[None
             assert "LEADVIEW_TOPIC_PREFIX" in said
 
 
+def the_user_may_not_read_leads(here: Installation) -> Iterator[None]:
+    """Somebody denies it while the projectors run. They continue as soon as it is allowed."""
+    topics = here.leadview.topics
+    name = topics.name(resources.LEAD)
+    denied = AclBinding(
+        ResourceType.TOPIC,
+        name,
+        ResourcePatternType.LITERAL,
+        f"User:{PROJECTOR_USER}",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.DENY,
+    )
+    for _ in all_have({**here.signed_in}, here):
+        here.wait_for(WELL)
+        topics.admin.create_acls([denied])[denied].result(PATIENCE_SECONDS)
+        here.publish_again()
+        yield
+        [said] = _status(here)["problems"]
+        assert f"the user {PROJECTOR_USER} the right Read on topic {name}" in said
+        assert f"--allow-principal User:{PROJECTOR_USER} --operation Read --topic {name}" in said
+        removed = AclBindingFilter(*[getattr(denied, field) for field in _ACL_FIELDS])
+        topics.admin.delete_acls([removed])[removed].result(PATIENCE_SECONDS)
+        here.leadview.wait_until_current()
+        here.wait_for(WELL)
+
+
 def an_older_program(here: Installation) -> Iterator[None]:
     """The newer program has filled a generation, and only the older one runs: it stands by."""
     newer = here.leadview.start("run", command=NEXT_MAPPING)
@@ -422,7 +467,9 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     # As it does if it has too few replicas.
     "Redis refuses writes": bind(configured, "min-replicas-to-write", 1, 0),
     "the API's user lacks a right": bind(without_right, API_USER, "mget"),
+    "the API's password is changed": bind(with_another_password, API_USER),
     "the projectors' user lacks a right": bind(without_right, PROJECTOR_USER, "mset"),
+    "the projectors' user lacks a right in Kafka": the_user_may_not_read_leads,
     "a replica took the place of its master": a_failover,
     "master and replica are away": bind(paused, all_of_them),
     "one shard is away": bind(paused, ours),

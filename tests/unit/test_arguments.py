@@ -68,6 +68,13 @@ def test_every_command_has_help_and_a_version() -> None:
         pytest.param(["run", "--processes", "0"], "write an integer from 1 to 256", id="no process"),
         pytest.param(["run", "--processes", "two"], "not a number of processes", id="processes in words"),
         pytest.param(["console", "--port", "65536"], "'65536' is not a port: write an integer from 1", id="no port"),
+        *(
+            pytest.param(
+                [command, "--api-metrics", word], "write the address of a metrics port", id=f"{command}: {id_}"
+            )
+            for command in ("status", "console")
+            for word, id_ in (("file:///etc/passwd", "a file"), ("127.0.0.1:9100", "no scheme"))
+        ),
         pytest.param(["console", "--port", "-1"], "'-1' is not a port", id="a negative port"),
         pytest.param(["rebuild", "--lead", ID], "need their --organization", id="a lead of which organization"),
         pytest.param(["rebuild", "--contact", ID], "need their --organization", id="a contact of which organization"),

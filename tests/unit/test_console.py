@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from operate.api_figures import SECONDS, Figures, RecentFigures, counts, figures
 from operate.console import pages
-from operate.console.api_figures import SECONDS, Figures, RecentFigures, counts, figures
 from operate.console.feed import SHARE, pause
 from operate.console.picture import Totals, picture, totals
 from operate.console.server import checked_tokens
@@ -26,6 +26,8 @@ leadview_api_request_seconds_bucket{{le="0.01",route="r"}} {fast}
 leadview_api_request_seconds_bucket{{le="0.1",route="r"}} {all}
 leadview_api_request_seconds_bucket{{le="+Inf",route="r"}} {all}
 leadview_api_ready_workers 2
+leadview_api_workers 3
+leadview_api_problems{{problem="not_written"}} 1
 """
 
 
@@ -38,6 +40,15 @@ def test_figures_of_two_metrics_ports_are_summed() -> None:
     assert (found.answers, found.requests, found.ready_workers) == ({"200": 50.0, "401": 10.0}, 60.0, 4)
     assert found.p50 == pytest.approx(6.0)
     assert 10 < (found.p99 or 0) <= 100
+    assert (found.workers, found.reported, found.unavailable) == (6, {"not_written": 2}, 0)
+
+
+def test_503_counts_for_documents_alone() -> None:
+    """`/readyz` of a worker that is about to end answers it as well."""
+    text = 'leadview_api_requests_total{{route="{}",status="503"}} {}\n'
+    before, after = (counts([text.format("lead", at) + text.format("readyz", 9 * at)], at) for at in (1, 3))
+    found = figures(before, after)
+    assert (found.unavailable, found.answers, found.workers) == (1.0, {"503": 10.0}, None)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +70,7 @@ def test_redis_is_asked_for_a_twentieth_of_the_time_at_most(asked: float) -> Non
 
 
 def arguments(**given: object) -> argparse.Namespace:
-    usual = {"host": "127.0.0.1", "port": 8001, "token_file": None, "api_metrics": []}
+    usual = {"host": "127.0.0.1", "port": 8001, "token_file": None}
     return argparse.Namespace(**{**usual, "show_documents": False, **given})
 
 
@@ -75,7 +86,6 @@ def test_console_listens_on_this_machine_alone_by_default() -> None:
         pytest.param({"host": "0.0.0.0"}, "needs --token-file", id="open to strangers"),  # noqa: S104
         pytest.param({"host": "console.example.org"}, "needs --token-file", id="a name"),
         pytest.param({"port": 8000}, "is that of the API", id="the port of the API"),
-        pytest.param({"api_metrics": ["file:///etc/passwd"]}, "write the address of a metrics port", id="a file"),
         pytest.param({"token_file": "ada secret"}, "write <name>:<token>", id="no colon"),
         pytest.param({"token_file": "ada:secret"}, "at least 32 characters", id="short"),
         pytest.param({"token_file": "# nobody\n"}, "has no token", id="nobody"),
@@ -127,7 +137,7 @@ def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
     applied = []
     for second in range(12):
         found = observation(second, min(second, 5) * 10)
-        applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, []).topics])
+        applied.append([topic.applied for topic in picture(found, readings.oldest, None, []).topics])
         sums = totals(found)
         assert sums
         readings.add(found.at / 1000, sums)

@@ -171,14 +171,13 @@ REASONED = {"Conflict", "Denied", "Refused", "SessionEnded", "Unavailable"}
 
 
 def reasons_in_words(source: ast.Module) -> Iterator[str]:
-    """The errors that are given a text in place of a `projector.reason` or a `projector.problem`, also one in three
-    words or fewer.
-    """
+    """The errors that are given words, by themselves or as data of a `projector.reason` or a `projector.problem`."""
     for node in ast.walk(source):
-        match node:
-            case ast.Call(func=function, args=[ast.Constant() | ast.JoinedStr() | ast.BinOp(), *_]) if REASONED & {
-                name.id for name in ast.walk(function) if isinstance(name, ast.Name)
-            }:
+        if isinstance(node, ast.Call) and REASONED & {
+            name.id for name in ast.walk(node.func) if isinstance(name, ast.Name)
+        }:
+            parts = [part for value in (*node.args, *node.keywords) for part in ast.walk(value)]
+            if any(isinstance(part, ast.Constant) and " " in str(part.value) for part in parts):
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
@@ -210,7 +209,7 @@ def lists_of_kinds(source: ast.Module) -> Iterator[str]:
         pytest.param(
             files("projector"),
             reasons_in_words,
-            'raise Refused(f"{a} is gone")\nraise (Denied if a else Unavailable)("no")\nraise Refused(str(error))',
+            'Refused(f"{a} is gone")\n(Denied if a else Unavailable)(A(b="is away"))\nRefused(A(str(e)))',
             "give it a kind in projector/reason.py, and say it in projector/words.py",
             id="what runs refuses nothing in words",
         ),

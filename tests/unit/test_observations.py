@@ -5,10 +5,16 @@ heartbeat and log, and what `status` shows.
 import time
 from collections.abc import Mapping
 from math import isnan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
 from msgspec.structs import replace
 
 from operate.commands import status
@@ -24,15 +30,16 @@ from projector.health.judge import (
 )
 from projector.health.observe import Held, KafkaPart, Observation, RedisPart
 from projector.health.watch import Watch
+from projector.kafka.client import errors, principal
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
 from projector.liveness import LineHealth, WorkHealth
-from projector.problem import NotAdvancing, OtherCluster, Reported
+from projector.problem import KafkaDenies, NotAdvancing, OtherCluster, Reported
 from projector.record import Partition
 from projector.redis.store import Memory
 from projector.words import say
 from schemas.control import Stamp
-from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, LineTrouble, StandingByLine
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat, KafkaRight, LineTrouble, StandingByLine
 from schemas.settings import ProjectorSettings
 from tests.harness import control
 from tests.harness.troubled import HALT
@@ -418,17 +425,66 @@ def test_the_age_of_the_oldest_transaction_of_each_topic_is_a_metric() -> None:
     assert name not in measured(watch), "nobody has looked"
 
 
+READ = KafkaRight("Read", "group", ("a",))
+
+
+@pytest.mark.parametrize(
+    ("error", "resource", "refused"),
+    [
+        pytest.param(TopicAuthorizationFailedError("crm.leads"), "topic", ("crm.leads",), id="a topic"),
+        pytest.param(TopicAuthorizationFailedError("crm.leads:3"), "topic", ("crm.leads",), id="a partition"),
+        pytest.param(TopicAuthorizationFailedError({"b", "a"}), "topic", ("a", "b"), id="topics"),
+        pytest.param(GroupAuthorizationFailedError("leadview"), "group", ("leadview",), id="a group"),
+        pytest.param(ClusterAuthorizationFailedError(), "cluster", (), id="the cluster"),
+        pytest.param(TransactionalIdAuthorizationFailed(), "transactional-id", (), id="a transactional id"),
+    ],
+)
+async def test_what_kafka_refuses_is_known(error: Exception, resource: str, refused: tuple[str, ...]) -> None:
+    with pytest.raises(Denied) as raised:
+        async with errors():
+            raise error
+    assert raised.value.right
+    assert (raised.value.right.resource, raised.value.right.names) == (resource, refused)
+    assert all(name in str(raised.value) for name in refused)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        pytest.param({}, "User:ANONYMOUS", id="nobody signs in"),
+        pytest.param({"kafka_security_protocol": "SSL"}, "", id="the brokers name it from the certificate"),
+        pytest.param(
+            {
+                "kafka_security_protocol": "SASL_SSL",
+                "kafka_sasl_username": "leadview",
+                "kafka_sasl_password": "x",
+            },
+            "User:leadview",
+            id="a user",
+        ),
+    ],
+)
+def test_the_user_as_kafka_names_it(settings: dict[str, Any], name: str) -> None:
+    assert principal(ProjectorSettings(**settings)) == name
+    watch = Watch(ProjectorSettings(**settings), [])
+    watch.jobs.failed("refused", Denied(KafkaDenies((), READ)))
+    [right] = watch.condition().rights
+    assert right == replace(READ, principal=name)
+    assert watch.condition().kinds == ["kafka_denies"]
+
+
 @pytest.mark.parametrize(
     ("error", "is_said"),
     [
         pytest.param(Unavailable("Kafka does not answer"), False, id="this may pass, and is said after a while"),
-        pytest.param(Denied("GroupAuthorizationFailedError: leadview"), True, id="a right is missing"),
+        pytest.param(Denied("NOPERM User api has no permissions"), True, id="a right is missing"),
+        pytest.param(Denied(KafkaDenies((), READ)), True, id="a right in Kafka is missing"),
     ],
 )
 def test_step_that_is_refused_is_said_at_once(error: Unavailable, is_said: bool) -> None:
     health, work = LineHealth("documents"), WorkHealth("jobs")
     health.failed(error)
-    work.failed(str(error), denied=isinstance(error, Denied))
+    work.failed(str(error), error if isinstance(error, Denied) else None)
     for found in (health.problem(), work.problem()):
         assert bool(found and str(error) in str(say(found))) is is_said
     health.alive()

@@ -17,7 +17,7 @@ from operate.commands import status
 from operate.console import pages
 from projector import problem
 from projector.health.judge import problems, unattended
-from projector.health.observe import KafkaPart, Observation, RedisPart
+from projector.health.observe import ApiPart, KafkaPart, Observation, RedisPart
 from projector.kafka.groups import Member
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord
@@ -28,7 +28,7 @@ from projector.redis.store import Memory
 from projector.words import Said, headline, say
 from schemas import metrics, resources, words
 from schemas.control import Stamp
-from schemas.heartbeat import Clocks, Heartbeat, LineTrouble
+from schemas.heartbeat import Clocks, Heartbeat, KafkaRight, LineTrouble
 from tests.harness import control, troubled
 from tests.harness.troubled import EVERY, HALT, HELD, OBSERVED
 
@@ -227,6 +227,8 @@ def test_all_problems_are_in_the_first_line() -> None:
     assert headline(found) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
+NOT_READY = ApiPart(ready_workers=0, workers=2, unavailable=1.0)
+UNWRITTEN = ApiPart(ready_workers=2, workers=2, reported={"not_written": 2})
 HALTED = RUNNING | {"documents": "halted: bad"}
 
 
@@ -307,6 +309,21 @@ def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
             ],
             id="records do not wait because Redis evicts",
         ),
+        pytest.param(
+            replace(survey("Redis: refused", kafka()), api=NOT_READY),
+            ["Redis cannot be read"],
+            id="the API cannot read it either",
+        ),
+        pytest.param(
+            replace(survey(redis(projector(age_ms=9000)), kafka()), api=UNWRITTEN),
+            ["no projector is running"],
+            id="the API finds nothing written because nobody writes",
+        ),
+        pytest.param(
+            replace(survey(redis(), kafka()), api=UNWRITTEN),
+            ["no projector writes to the Redis that the API reads"],
+            id="the API reads another Redis",
+        ),
     ],
 )
 def test_what_only_follows_from_another_problem_is_not_said(found: Observation, said: list[str]) -> None:
@@ -337,6 +354,27 @@ def test_what_two_projectors_report_is_one_problem_for_as_long_as_it_has_lasted(
     [said] = wrong(survey(redis(*writers), kafka()))
     assert said.what == "documents: no step has succeeded (Kafka) for 62 s"
     assert said.advice == "read the log of host-1-ab, other"
+
+
+def denied(id_: str, *rights: KafkaRight) -> Writer:
+    one = saying({"Kafka refuses …": "kafka_denies", "documents: no partitions": "no_partitions"})
+    return replace(one, id=id_, heartbeat=replace(one.heartbeat, rights=list(rights)))
+
+
+def test_what_kafka_refuses_is_one_problem_for_each_right_with_the_line_that_grants_it() -> None:
+    """Each line and each projector meets another topic. That a line without its group has no partitions follows."""
+    leads = KafkaRight("Read", "topic", ("crm.leads",), "User:leadview")
+    contacts, group = replace(leads, names=("crm.contacts",)), replace(leads, resource="group", names=("leadview",))
+    own = replace(survey(redis(denied("a", leads, group), denied("b", contacts)), "no"), rights=[leads])
+    of_topics, of_group = wrong(own)
+    assert of_topics.what == "Kafka refuses the user leadview the right Read on topics crm.contacts, crm.leads"
+    assert of_topics.command.endswith(
+        "--add --allow-principal User:leadview --operation Read --topic crm.contacts --topic crm.leads"
+    )
+    assert of_group.command.endswith("--operation Read --group leadview")
+    [said] = wrong(survey(redis(denied("a", replace(leads, principal=""))), kafka()))
+    assert said.what == "Kafka refuses the user of a the right Read on topic crm.leads"
+    assert '--allow-principal "User:$LEADVIEW_USER"' in said.command
 
 
 def joined(*members: str, hindered: tuple[str, ...] = ()) -> Writer:
@@ -446,8 +484,9 @@ def test_status_of_800_partitions_and_600_programs_fits_on_a_screen() -> None:
     topics = [f"crm.{kind.topic}" for kind in resources.KINDS]
     partitions = [Partition(topic, number) for topic in topics for number in range(200)]
     behind = {Partition("crm.leads", number): 3 for number in range(22)}
+    busy = Partition("crm.api-keys", 3)
     nobody, stranger = Partition("crm.contacts", 7), Partition("crm.contacts", 8)
-    positions = {at: 5 - behind.get(at, 0) for at in partitions}
+    positions = {at: 5 - (behind | {busy: 3}).get(at, 0) for at in partitions}
     programs = [replace(projector(), id=f"living-{number}") for number in range(100)]
     programs += [replace(projector(age_ms=9000), id=f"dead-{number}") for number in range(500)]
     programs = [replace(it, heartbeat=replace(it.heartbeat, members=["ours"])) for it in programs]
@@ -465,7 +504,8 @@ def test_status_of_800_partitions_and_600_programs_fits_on_a_screen() -> None:
         redis(*programs[:99], stands, *programs[100:], control=control.record_of(control.state_of(), positions)),
         KafkaPart(described, ranges, members),
     )
-    found = replace(found, oldest={at: int(NOW - 1000 - at.partition) for at in behind})
+    waits = {at: int(NOW - 61_000 - 1000 * at.partition) for at in behind}
+    found = replace(found, oldest=waits | {busy: int(NOW - 59_000)})
 
     shown = screen(found)
     assert len(shown) < 70
@@ -475,7 +515,8 @@ def test_status_of_800_partitions_and_600_programs_fits_on_a_screen() -> None:
     assert "and 5 more: `status --json`" in shown, "22 of leads, 2 of contacts, and the one without a leader"
     assert any(line.startswith("projector living-99") for line in shown), "it does not work, so it is among the first"
     rows = {tuple(line.split()[:2]): line for line in shown if line.startswith("crm.")}
-    assert rows["crm.leads", "21"].startswith("crm.leads 21 2 5 3 1.0 s")
+    assert rows["crm.leads", "21"].startswith("crm.leads 21 2 5 3 82 s")
+    assert rows["crm.api-keys", "200"].startswith("crm.api-keys 200 of 200 997 1,000 3 59 s"), "not for long"
     assert rows["crm.contacts", "198"].startswith("crm.contacts 198 of 200 990 990 0 -")
     assert rows["crm.leads", "178"].startswith("crm.leads 178 of 200 890 890 0 -")
     assert len(status.of(found).partitions) == 799

@@ -54,7 +54,12 @@ SAID: dict[Reason, str] = {
     ),
     KafkaReason("no_token", "it is empty"): "there is no token to sign in to Kafka: it is empty",
     RedisReason("redis_failed", "LOADING"): "Redis: LOADING",
+    RedisReason("restarted"): "Redis: it restarted or failed over while a batch was being written",
     RedisReason("servers_restart"): "Redis: servers restart or fail over again and again",
+    RedisReason("one_of_cluster"): (
+        "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or rediss+cluster://) in "
+        "LEADVIEW_REDIS_URL."
+    ),
     RedisReason("copies_disagree"): (
         "Redis: the copies of the control record disagree, because they are being changed"
     ),
@@ -90,8 +95,8 @@ SAID: dict[Reason, str] = {
         "Topic crm.leads, crm.contacts has lost its history while generation 3 was being filled: `drop 3`, then run "
         "`rebuild` again."
     ),
-    DeadLetterReason("no_dead_letter", "crm.leads:0:3"): (
-        "There is no dead letter crm.leads:0:3. `dead-letters list` shows all of them."
+    DeadLetterReason("no_dead_letter", others=("crm.leads:0:3", "crm.leads:1:4-9")): (
+        "There is no dead letter crm.leads:0:3, crm.leads:1:4-9. `dead-letters list` shows all of them."
     ),
     DeadLetterReason("no_dead_letter_matches"): (
         "No dead letter matches. `dead-letters list` shows all of them. The records that have halted a line are not "
@@ -108,9 +113,6 @@ SAID: dict[Reason, str] = {
         "crm.leads:0:3 does not exist: the partition has no records after the offset 2."
     ),
     DeadLetterReason("accepted_late"): "the accepted bad records could not be changed in time",
-    DeadLetterReason("group_denied", GROUP): (
-        "Kafka does not let this user read and write the consumer group crm.accepted."
-    ),
     DeadLetterReason("group_without_offsets", GROUP, ("crm.leads:0", "crm.leads:1")): (
         "Kafka: the coordinator of the group crm.accepted did not return its offsets of crm.leads:0, crm.leads:1"
     ),

@@ -8,7 +8,6 @@ const HEIGHT = 150;
 const FIELDS = ["at", "published", "applied", "lag", "age", "requests", "refused", "failed", "p50", "p99", "memory"];
 const DASHES = [[], [6, 4], [2, 3]];
 const BORDERS = ["solid", "dashed", "dotted"];
-const MILLISECONDS_IN = (value) => (value == null ? "-" : milliseconds(value));
 
 const WHOLE = [
   1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8,
@@ -37,7 +36,8 @@ const CHARTS = [
   {
     title: "Latency of the API",
     api: true,
-    show: MILLISECONDS_IN,
+    show: milliseconds,
+    none: "no request",
     lines: [
       ["p50", "median"],
       ["p99", "p99"],
@@ -127,7 +127,8 @@ function make(chart, parent, colour) {
     {
       width: Math.max(200, holder.clientWidth),
       height: HEIGHT,
-      padding: [8, 8, 0, 0],
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
+      padding: [8, 24, 0, 0],
       cursor: { sync: { key: "leadview" }, drag: { x: false, y: false }, points: { size: 7 } },
       scales: {
         x: {
@@ -151,9 +152,9 @@ function make(chart, parent, colour) {
           stroke: inks[index],
           width: 2,
           dash: DASHES[index],
-          points: { show: false },
+          points: { show: isAlone },
           spanGaps: false,
-          value: (_, value) => (value == null ? "-" : chart.show(value)),
+          value: (_, value, __, index) => (index == null ? "-" : reading(chart, value)),
         })),
       ],
       legend: { markers: { width: 2, dash: (_, index) => BORDERS[index - 1] } },
@@ -166,6 +167,11 @@ function make(chart, parent, colour) {
   holder.addEventListener("keydown", (event) => move(event, plot, chart));
   return { chart, holder, plot, watch };
 }
+
+const reading = (chart, value) => (value == null ? (chart.none ?? "not known") : chart.show(value));
+
+// A single point has no line that would show it.
+const isAlone = (plot, series) => plot.data[series].filter((value) => value != null).length === 1;
 
 function draw() {
   if (!charts.length) return;
@@ -196,7 +202,7 @@ function move(event, plot, chart) {
   plot.setCursor({ left: plot.valToPos(points[index][0] / 1000, "x"), top: 10 }, true, true);
   const said = chart.lines.map(([name, label]) => {
     const value = points[index][FIELDS.indexOf(name)];
-    return `${label} ${value == null ? "not known" : chart.show(value)}`;
+    return `${label} ${reading(chart, value)}`;
   });
   say(byId("moment"), `${clock(points[index][0] / 1000, true)}: ${said.join(", ")}`);
 }

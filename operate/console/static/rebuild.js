@@ -24,9 +24,10 @@ export function showRebuild(picture) {
 }
 
 function sentence(act) {
-  const words = [act.verb, ...act.arguments].join(" ");
+  const chosen = Object.entries(act.chosen).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+  const words = [act.verb, ...act.arguments, ...(chosen.length ? [`(${chosen.join(", ")})`] : [])].join(" ");
   const ended = act.reason ? `${act.outcome}: ${act.reason}` : act.outcome;
-  return `${new Date(act.time).toLocaleString()} ${act.by}: ${words} (${ended})`;
+  return `${act.time} ${act.by}: ${words}: ${ended}`;
 }
 
 function idle(status) {
@@ -69,7 +70,7 @@ function card(generation, status) {
       {},
       fact("mapping version", generation.mapping ?? "-"),
       fact("started", generation.created_at ?? "-"),
-      fact("verified", generation.verified_at ?? "not yet"),
+      fact("verified by promote", generation.verified_at ?? "no"),
       fact("written by the projectors", written ? "yes" : "no"),
     ),
   );

@@ -66,14 +66,8 @@ export function duration(seconds) {
   return seconds < 10 ? `${tenth.format(seconds)} s` : `${whole.format(seconds)} s`;
 }
 
-// The time of day of a moment in seconds since 1970, where the browser is.
-export const clock = (at, exact) =>
-  new Date(at * 1000).toLocaleTimeString([], {
-    hourCycle: "h23",
-    hour: "2-digit",
-    minute: "2-digit",
-    ...(exact ? { second: "2-digit" } : {}),
-  });
+// The time of day of a moment in seconds since 1970, in UTC, as all times of the page.
+export const clock = (at, exact) => `${new Date(at * 1000).toISOString().slice(11, exact ? 19 : 16)}Z`;
 
 // A word with a sign, so that nothing is said by colour alone.
 export function badge(state, text) {

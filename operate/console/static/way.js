@@ -4,6 +4,7 @@ import { badge, byId, clock, count, duration, fill, h, mebibytes, milliseconds, 
 
 const SVG = "http://www.w3.org/2000/svg";
 const SOON_SECONDS = 10; // what has waited for less than this is simply being applied
+const SHORT = 60; // characters of a problem in a part
 const FAST = 50; // a second: the arrow moves no faster than at this rate
 
 const figure = (name, value, state = "") =>
@@ -30,11 +31,16 @@ export function showWay(picture) {
 }
 
 // Nothing in a part is green while it has a problem, whatever else works there: `parts` gets the state of badges that
-// would be. What says the problem is in the part as well.
+// would be. The beginning of what says the problem is in the part as well.
 function show(id, problems, parts) {
   const shown = parts(problems.length ? "plain" : "well").filter((each) => each !== null);
   const isSaid = shown.some((each) => each.matches(".badge.wrong") || each.querySelector(".badge.wrong"));
-  fill(body(id), ...(isSaid ? [] : problems.map((said) => badge("wrong", said.what))), ...shown);
+  fill(body(id), ...(isSaid ? [] : problems.map((said) => badge("wrong", beginning(said.what)))), ...shown);
+}
+
+// The verdict has all of it.
+function beginning(text) {
+  return text.length <= SHORT ? text : `${text.slice(0, text.lastIndexOf(" ", SHORT))} …`;
 }
 
 const total = (rates) => {
@@ -134,8 +140,8 @@ function redis(picture, well) {
         status.generation === null ? "bad" : "",
       ),
       figure("data as of", status.data_as_of ? clock(Date.parse(status.data_as_of) / 1000, true) : "unknown"),
-      figure(limit ? "memory" : "memory, no limit", memory, share !== null && share > 0.98 ? "bad" : ""),
       figure("dead letters", count(status.dead_letters)),
+      figure(limit ? "memory" : "memory, no limit", memory, share !== null && share > 0.98 ? "bad" : ""),
     ),
     share === null
       ? null
@@ -153,11 +159,20 @@ const CAUSES = {
   503: "not available",
 };
 
+// What the workers say of themselves. Without their metrics, nobody has asked them.
+function serves(api, well) {
+  if (!api) return badge("plain", "not asked");
+  if (api.ready_workers === 0) return badge("wrong", "answers 503 to all: no worker is ready");
+  if (api.workers !== null && api.ready_workers < api.workers)
+    return badge("wrong", `${api.workers - api.ready_workers} of ${api.workers} workers answer 503`);
+  return api.unavailable > 0 ? badge("wrong", `answers 503: ${rate(api.unavailable)}`) : badge(well, "serves");
+}
+
 function theApi({ status, api, shards }, well) {
   const missing = status.incomplete_shards ?? 0;
   const served =
     status.generation !== null
-      ? badge(well, "serves")
+      ? serves(api, well)
       : status.redis_used_memory === null
         ? badge("wrong", "not known: Redis cannot be read")
         : missing && missing < shards
@@ -166,7 +181,7 @@ function theApi({ status, api, shards }, well) {
   if (!api)
     return [
       served,
-      h("p", { class: "quiet" }, "Start the console with --api-metrics to see requests, refusals and latency."),
+      h("p", { class: "quiet" }, "Start the console with --api-metrics to see whether it serves, requests, refusals and latency."),
     ];
   if (api.unread) return [badge("wrong", api.unread)];
   const bad = Object.entries(api.answers).filter(([answer, value]) => answer >= "400" && value > 0);
@@ -181,7 +196,11 @@ function theApi({ status, api, shards }, well) {
       ),
       figure("latency, median", milliseconds(api.p50)),
       figure("latency, p99", milliseconds(api.p99)),
-      figure("workers ready", count(api.ready_workers)),
+      figure(
+        "workers ready",
+        api.workers === null ? count(api.ready_workers) : `${count(api.ready_workers)} of ${count(api.workers)}`,
+        api.ready_workers < (api.workers ?? 1) ? "bad" : "",
+      ),
     ),
   ];
 }

@@ -1,6 +1,6 @@
 -- Notes that a shard holds every record of some generations, up to the positions of its copy of the control record.
 -- Requires  the copy that was read (stamp, incarnation), and positions that have reached the given offsets; for a
---           rebuild also a copy that is older than the generation, because the lines fill a later one
+--           rebuild also a copy that is older than the generation
 -- KEYS  copy, positions
 --       positions: of the live lines the same key as the copy, of a rebuild another one
 -- ARGV  stamp, incarnation, generations, needed(partition, offset)...

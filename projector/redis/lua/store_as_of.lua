@@ -1,9 +1,8 @@
 -- Stores up to which moment everything that Kafka held is visible in a shard: of all topics for the API (`Data-As-Of`),
 -- and of each topic, durably, so that a pause in which Kafka may have removed deletions is noticed.
--- Requires  positions that have reached the given offsets, of topics with the given ids; for `Data-As-Of` also a shard
---           that holds all of the live generation. A later moment is replaced only if it is later than now, and the
---           moment of a topic that was not complete for too long only by the caller that names it, after its break
---           was noted
+-- Requires  positions that have reached the given offsets, of topics with the given ids; for `Data-As-Of` also a
+--           complete shard. A later moment stays unless it is in the future, and that of a topic that was not complete
+--           for too long until its break was noted
 -- KEYS  copy, as_of, complete
 --       complete: the moments of the topics. Before they are stored for the first time, it has `begun`, the moment at
 --       which the copy was created

@@ -6,6 +6,7 @@ picture that it gets, so it says what changes within two seconds, and an hour of
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from docs.generate.troubles import ROWS
-from operate.console.api_figures import ApiFigures
 from operate.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
 from operate.console.picture import Picture, picture
-from projector.health.observe import Observation
+from projector.health.observe import ApiPart, Observation
+from projector.ledger.acts import Act
 from projector.problem import Problem
 from projector.words import Said, headline, say
 from tests.harness.chromium import Page, open_page
@@ -25,7 +26,7 @@ from tests.harness.troubled import EVERY, OBSERVED, WELL, shards
 
 pytestmark = pytest.mark.browser
 
-_API = ApiFigures(100.0, {"200": 100.0}, 1.0, 9.0, 2)
+_API = ApiPart(100.0, {"200": 100.0}, 1.0, 9.0, 2, workers=2)
 PARTS = ("kafka", "projectors", "redis", "api")
 AWAY = {"projectors": ["not known: Redis cannot be read"], "redis": ["cannot be read"], "api": ["not known: Redis"]}
 SAID_IN_PARTS = {
@@ -37,6 +38,7 @@ SAID_IN_PARTS = {
     "Redis was emptied, and no projector fills it": {"redis": ["empty"], "api": ["answers 503 to all"]},
     "Redis is full": {"projectors": ["documents: waits", "access: waits"]},
     "a line is halted": {"projectors": ["documents: halted", "access: running"]},
+    "the API's password is changed": {"api": ["answers 503 to all: no worker is ready"]},
     "an older program": {"projectors": ["documents: standing by", "access: running"]},
     "one shard was emptied, and no projector fills it": {
         "redis": ["1 of 3 shards not complete"],
@@ -66,7 +68,7 @@ _numbers = count(1)
 
 def pictured(found: Observation) -> Picture:
     """Returns the next picture: the page is known to show it by its time."""
-    shown = picture(found, None, _API, None, [])
+    shown = picture(replace(found, api=found.api or _API), None, None, [])
     moving = [replace(topic, published=5.0, applied=5.0) for topic in shown.topics]
     return replace(shown, topics=moving, at=shown.at + 1000 * next(_numbers))
 
@@ -147,6 +149,18 @@ def test_nothing_is_green_that_has_a_problem(page: Page, console: FedConsole, ab
     assert ("projectors" in flowing(page)) == (said.stops != "all")
     for part in wrong:
         assert "✕" in page.text(f"#stage-{part} .body"), "it is not said by colour alone"
+
+
+def test_figures_stand_beside_their_names_and_times_are_of_utc(page: Page, console: FedConsole) -> None:
+    shown = replace(
+        pictured(WELL), history=[Act("drop", [], "ada", "done", "", "2026-01-01T00:00:00Z", "1", {"generation": 1})]
+    )
+    show(page, console, replace(shown, status=replace(shown.status, data_as_of="2026-01-01T23:59:58.765Z")))
+    beside = "document.querySelector('#stage-redis meter').previousElementSibling.lastElementChild.innerText"
+    assert "memory" in page.do(beside)
+    assert "23:59:58Z" in page.text("#stage-redis")
+    assert page.text("#sampled") == f"as of {datetime.fromtimestamp(shown.at // 1000, UTC):%H:%M:%S}Z"
+    assert page.text("#history") == "2026-01-01T00:00:00Z ada: drop (generation 1): done"
 
 
 _HOUR = 3600

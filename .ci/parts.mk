@@ -11,7 +11,7 @@ TOOL = "$(PYTHON)" -m venv --without-pip $(1) && \
 	$(BIN)/python -m pip --python $(1) install --quiet --disable-pip-version-check
 REFERENCE = build/reference
 
-.PHONY: test-images troubles versions clients browser screenshots docs-test lint wire rolling fuzz linear mutants model \
+.PHONY: test-images troubles versions clients browser screenshots docs-test lint audit wire rolling fuzz linear mutants model \
 	kubernetes ci ci-idle ci-versions ci-rolling ci-release
 
 # Builds the images and runs compose.yaml with them. Needs Docker or Podman (CONTRIBUTING.md); elsewhere it is skipped.
@@ -68,6 +68,12 @@ lint: $(VENV)/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/git
 		api/openapi.json docs/schemas/asyncapi.json
 	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config docs/generate/reference/redocly.yaml api/openapi.json
 	$(BIN)/python -m pytest -m docs tests/service/reference/test_lint.py $(ARGS)
+
+# Asks which vulnerabilities of the locked dependencies are known. It is no part of `ci`, because a new one is not the fault
+# of a change. The workflow `security` runs it each day.
+audit: $(VENV)/dev.stamp
+	$(call TOOL,build/audit) pip-audit==2.10.1
+	build/audit/bin/pip-audit --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements*.txt))
 
 # Publishes with Confluent's serializer, Debezium's outbox event router, the usual clients of Node.js and Java, and the SDKs
 # of CloudEvents, and checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.

@@ -59,7 +59,7 @@ _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
 _USED_HEADERS = frozenset(
     b"access-control-request-headers access-control-request-method authorization content-length expect host "
-    b"if-none-match origin prefer transfer-encoding x-forwarded-for x-request-id".split()
+    b"if-none-match origin prefer traceparent transfer-encoding x-forwarded-for x-request-id".split()
 )
 _END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")

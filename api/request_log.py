@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from api.errors import ApiError
-from api.request import Request, is_uuid
+from api.request import Request, is_uuid, trace_id
 from schemas import names
 from schemas.settings import RequestLogMode
 
@@ -72,6 +72,8 @@ class RequestLog:
             "status": status,
             "duration_ms": round(seconds * 1000, 3),
         }
+        if trace := trace_id(request.headers.get(b"traceparent", b"")):
+            found["trace_id"] = trace
         if request.method:
             found["method"] = request.method
         if is_uuid(request.last_segment):

@@ -1,8 +1,10 @@
 """The contract by hand: events, and documents as they were written for this file, over a real projector and API."""
 
 import os
+import re
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -61,13 +63,22 @@ WHOLE = LEAD_DOCUMENT.replace(b'"contact":null', b'"contact":' + SUMMARY)
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 
 
-def test_printed_commands_give_access_to_a_first_organization(leadview: Leadview) -> None:
-    """The commands that docs/examples/first_organization.py prints give access to a new organization."""
+def test_printed_commands_give_access_to_a_first_organization(leadview: Leadview, tmp_path: Path) -> None:
+    """The commands that docs/examples/first_organization.py prints give access to a new organization, also where
+    clients have to sign in, with the variable that the commands name.
+    """
     if shutil.which("kcat") is None:
         not_available("there is no kcat here")
     printed = printed_by([sys.executable, "-m", "docs.examples.first_organization"], directory=ROOT)
     script = printed.replace("-t crm.", f"-t {leadview.prefix}") + "echo $ORGANIZATION $API_KEY\n"
     environment = {**os.environ, "KAFKA": leadview.kafka.bootstrap_servers}
+    if leadview.kafka.login_servers:
+        options = tmp_path / "kcat.conf"
+        options.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanisms=PLAIN\nsasl.username=crm\nsasl.password=right\n"
+        )
+        [variable] = re.findall(r"export (KCAT_\w+)", printed)
+        environment |= {"KAFKA": leadview.kafka.login_servers, variable: str(options)}
     organization, key = printed_by(["/bin/sh", "-ec", script], environment=environment).split()
     leadview.start("run")
     with leadview.api() as api:

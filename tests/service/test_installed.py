@@ -91,7 +91,7 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     deployed = {path for path in (ROOT / "deploy").rglob("*") if path.suffix not in (".py", ".pyc")}
     for needed, folder in (
         ({path for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}, ""),
-        ({*(ROOT / "schemas" / "dictionaries").iterdir()}, ""),
+        ({*(ROOT / "schemas" / "dictionaries").iterdir(), ROOT / "schemas" / "py.typed"}, ""),
         ({*(ROOT / "operate" / "console" / "static").rglob("*")}, ""),
         ({*(ROOT / "docs").glob("*.md")}, f"{data}/data/share/leadview/"),  # the console shows the runbook
         (deployed - {*(ROOT / "deploy/kubernetes").rglob("*")}, f"{data}/data/share/leadview/"),

@@ -39,6 +39,7 @@ from api.request import (
     etag_of,
     etags_to_match,
     request_id,
+    trace_id,
     wait_of,
 )
 from api.request_log import SAMPLE, RequestLog
@@ -268,8 +269,31 @@ async def test_error_of_redis_is_counted_by_its_kind(error: Exception, kind: str
     assert {name: count for name, count in worker.counters.redis_errors.items() if count} == {kind: 1}
 
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "expected"),
+    [
+        pytest.param(f"00-{TRACE}-b7ad6b7169203331-01", TRACE, id="valid"),
+        pytest.param(f"01-{TRACE}-b7ad6b7169203331-01-what-comes", TRACE, id="of a later version"),
+        pytest.param("", None, id="absent"),
+        pytest.param(f"00-{TRACE}-b7ad6b7169203331-01-more", None, id="more than version 00 has"),
+        pytest.param(f"01-{TRACE}-b7ad6b7169203331-01.more", None, id="without a dash"),
+        pytest.param(f"ff-{TRACE}-b7ad6b7169203331-01", None, id="no version"),
+        pytest.param(f"00-{32 * '0'}-b7ad6b7169203331-01", None, id="no trace"),
+        pytest.param(f"00-{TRACE}-{16 * '0'}-01", None, id="no parent"),
+        pytest.param(f"00-{TRACE.upper()}-b7ad6b7169203331-01", None, id="upper case"),
+        pytest.param(f"00-{TRACE}-b7ad6b7169203331-01\n00-{TRACE}-b7ad6b7169203331-01", None, id="twice"),
+    ],
+)
+def test_the_trace_of_a_request(traceparent: str, expected: str | None) -> None:
+    assert trace_id(traceparent.encode()) == expected
+
+
 def write(log: RequestLog, status: int, error: Exception | None = None, segment: str = crm.LEAD.upper()) -> None:
-    request = Request(b"mine", "GET", last_segment=segment, caller=CALLER, error=error)
+    headers = {b"traceparent": f"00-{TRACE}-b7ad6b7169203331-01".encode()}
+    request = Request(b"mine", "GET", headers=headers, last_segment=segment, caller=CALLER, error=error)
     log.write(request, "/api/v1/ext/leads/{id}", status, 0.0012)
 
 
@@ -287,6 +311,7 @@ def test_failed_request_is_logged_with_its_fields(caplog: pytest.LogCaptureFixtu
     expected = {
         "levelno": logging.ERROR,
         "request_id": "mine",
+        "trace_id": TRACE,
         "method": "GET",
         "route": "/api/v1/ext/leads/{id}",
         "status": 503,

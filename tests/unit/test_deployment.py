@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import certifi
+import orjson
 import pytest
 import yaml
 
@@ -445,3 +446,30 @@ def test_each_supported_version_is_tested_and_named() -> None:
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     assert values["python"] == [name.rpartition(" ")[2] for name in classifiers if ":: 3." in name]
     assert set((ROOT / ".ci/versions").read_text().splitlines()) <= set(map(str, VERSIONS))
+
+
+def test_the_image_validates_events_with_the_line_of_the_page() -> None:
+    """The shell writes the names of the files, so they have to be the same inside of the container."""
+    page = (ROOT / "docs" / "events.md").read_text("utf-8")
+    folder, inside, words = re.findall(r'docker run --rm --volume "\$PWD/(\w+):(\S+):ro" <image> leadview (.+)', page)[
+        0
+    ]
+    assert inside == f"{found(r'^WORKDIR (/app)$', DOCKERFILE)}/{folder}"
+    assert arguments.parser_of("leadview").parse_args(words.split()).files == [f"{folder}/*.jsonl"]
+    assert "COPY leadview leadview" in DOCKERFILE
+
+
+@pytest.mark.parametrize("path", ["Makefile", ".ci/parts.mk"])
+def test_renovate_watches_each_tool_that_make_installs(path: str) -> None:
+    text = (ROOT / path).read_text()
+    pinned = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+@v[\d.]+|[\w-]+(?:\[\w+\])?==[\d.]+", text))
+    managers = orjson.loads((ROOT / "renovate.json").read_bytes())["customManagers"]
+    expressions = [
+        expression.replace("(?<", "(?P<")
+        for manager in managers
+        if any(re.search(pattern.strip("/"), path) for pattern in manager["managerFilePatterns"])
+        for expression in manager["matchStrings"]
+    ]
+    watched = {match[0].split()[-1] for expression in expressions for match in re.finditer(expression, text)}
+    assert pinned
+    assert pinned - watched == set()

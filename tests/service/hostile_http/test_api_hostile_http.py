@@ -250,6 +250,7 @@ REQUESTS = [
     pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nX-Request-Id: a.{key}.b", id="X-Request-Id around it"),
     pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nX-Request-Id: {key}\r\nX: \x00", id="X-Request-Id, refused"),
     pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\nX-Request-Id: {key}", id="X-Request-Id twice"),
+    pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nTraceparent: {key}", id="Traceparent"),
     pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nUser-Agent: {key}\r\nReferer: http://x/{key}", id="User-Agent"),
     pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {key}", id="X-Forwarded-For"),
     pytest.param("GET {leads}x HTTP/1.1\r\nHost: x\r\nOrigin: {key}\r\nCookie: {key}", id="Origin and Cookie"),
@@ -264,6 +265,14 @@ REQUESTS = [
 def log_of_all(redis_server: RedisService) -> Iterator[Target]:
     with target(redis_server, request_log="all") as api:
         yield api
+
+
+def test_the_trace_of_a_request_is_logged(log_of_all: Target) -> None:
+    api, trace = log_of_all, "0af7651916cd43dd8448eb211c80319c"
+    api.log.lines.clear()
+    head = f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\nTraceParent: 00-{trace}-b7ad6b7169203331-01\r\nConnection: close"
+    api.exchange(f"{head}\r\n\r\n".encode())
+    wait_until(lambda: any(trace in line for line in api.log.lines), "the request is logged with its trace")
 
 
 @pytest.mark.parametrize(

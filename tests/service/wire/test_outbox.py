@@ -1,5 +1,9 @@
 """Debezium's outbox event router publishes the rows of a table in PostgreSQL, in Apache Kafka's own Connect."""
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -23,6 +27,8 @@ pytestmark = [pytest.mark.wire, pytest.mark.apache]
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "outbox"
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
+[VALIDATE] = re.findall(r"`(psql .*? \| leadview validate .*?)`", PAGE)
 KEY = api_keys.mint(crm.ORGANIZATION)
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 UNLIMITED = {whose: {"quota": 1_000_000, "window_seconds": 1} for whose in ("key", "organization")}
@@ -114,3 +120,28 @@ def test_outbox_with_whole_events_publishes_to_the_routers_topics(
         wait_until(lambda: len(leadview.documents()) == 1, "the lead is there")
         leadview.topics.reference.add(message.record())
         assert leadview.documents() == leadview.expected()
+
+
+def test_the_rows_of_the_table_are_validated(postgres: Postgres) -> None:
+    """With the line of the page, as a shell runs it."""
+    good = [crm.organization(), crm.contact(), crm.lead(1, tags=["it's"], quote={"total": "1.50", "currency": "EUR"})]
+    postgres.run(
+        "DELETE FROM outbox;"
+        + "".join(map(insert, [*good, crm.tombstone(LEAD)]))
+        + (EXAMPLE / "lead.sql").read_text("utf-8")
+    )
+    assert validated(postgres) == (0, "5 records: all good")
+    postgres.run(insert(crm.lead(2, stage="Quoted")))
+    status, said = validated(postgres)
+    assert (status, said.splitlines()[-1]) == (1, "6 records: 1 bad")
+    assert ":6: `$.stage` is not valid: allowed are ACCEPTED" in said
+
+
+def validated(postgres: Postgres) -> tuple[int, str]:
+    environment = os.environ | {"PGHOST": "127.0.0.1", "PGPORT": str(postgres.port), "PGUSER": "postgres"}
+    environment["PATH"] = f"{postgres.programs}:{environment['PATH']}"
+    script = f'leadview() {{ "{sys.executable}" -m leadview "$@"; }}\n{VALIDATE}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()

@@ -246,7 +246,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    async def serve(self, *_: object) -> Reply:
+    async def serve(self, *_: object, **__: object) -> Reply:
         raise self._error
 
 

@@ -67,6 +67,7 @@ EXPRESSIONS = {
     "operate/console/server.py _LINE": OURS,
     "schemas/layouts.py _CONSTANT": OURS,
     "schemas/control.py _GENERATION": OURS,
+    "runtime/redis/scripts.py _HERE": OURS,
     "runtime/redis/scripts.py _LINE": OURS,
     "runtime/redis/scripts.py _NAMED": OURS,
     "runtime/redis/scripts.py _ROWS": OURS,

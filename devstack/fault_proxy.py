@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ssl import SSLContext
 from typing import Literal
 
 from msgspec import Struct
@@ -182,11 +183,13 @@ class FaultyProxy:
 
 
 @contextmanager
-def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
-    """Run a proxy to this port of 127.0.0.1, in a separate thread, until the block ends."""
+def faulty_proxy(server_port: int, tls: SSLContext | None = None) -> Iterator[FaultyProxy]:
+    """Run a proxy to this port of 127.0.0.1, in a separate thread, until the block ends. With `tls`, its clients need
+    TLS, and the server gets what is inside.
+    """
     with loop_in_thread("faulty-proxy") as loop:
         proxy = FaultyProxy(server_port, loop)
-        listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
+        listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0, ssl=tls), loop)
         server = listening.result(PATIENCE_SECONDS)
         proxy.port = server.sockets[0].getsockname()[1]
         try:

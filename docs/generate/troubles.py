@@ -263,7 +263,14 @@ ROWS: dict[str, Row] = {
         problems=("api_unavailable",),
         ready=False,
         answer=_AWAY,
-        alerts=("NoApi", "AvailabilityBurnsFast"),
+        alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
+    ),
+    "the projectors' password is changed": Row(
+        sign="`status`: no projector is running, although their processes exist; `/healthz` of each: … WRONGPASS",
+        command="correct `LEADVIEW_REDIS_PASSWORD` of the projectors, or its file, or the user in Redis",
+        problems=("no_projector",),
+        reported=("redis_unknown",),
+        alerts=("NoProjector", *_LATE, "NotMeasured"),
     ),
     "the projectors' user lacks a right": Row(
         sign="`status`: …: no step has succeeded for …; what is stored is served",

@@ -50,6 +50,10 @@ SECONDS = 8.0
 """How long each check may take."""
 ANSWER_SECONDS = 4.0
 """How long Redis and Kafka may take for their first answer."""
+_CORRECT = (
+    "Start Redis, or correct LEADVIEW_REDIS_URL, LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD, or the TLS files "
+    "(LEADVIEW_REDIS_TLS_…)"
+)
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
 _STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow", "note": "yellow"}
 _LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", "uvicorn", "uvloop")
@@ -166,7 +170,10 @@ async def _check(name: str, checking: Awaitable[str]) -> Diagnosis:
 
 async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Diagnosis:
     async def ask() -> str:
-        found = await rights.rights(settings, needed)
+        try:
+            found = await rights.rights(settings, needed)
+        except Unavailable as error:
+            raise Refused(f"{str(error).removeprefix('Redis: ').rstrip('.')}. {_CORRECT}") from error
         if found.missing:
             raise Refused(
                 f"the user {found.user} lacks {', '.join(found.missing)}: grant it, as in "
@@ -220,10 +227,7 @@ async def _reached(store: Store, settings: RedisSettings) -> str:
         servers = await store.info("server")
         await store.check_url()
     except Unavailable as error:
-        raise Refused(
-            f"{str(error).removeprefix('Redis: ').rstrip('.')} ({where}). Start Redis, or correct LEADVIEW_REDIS_URL, "
-            "LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD, or the TLS files (LEADVIEW_REDIS_TLS_…)"
-        ) from error
+        raise Refused(f"{str(error).removeprefix('Redis: ').rstrip('.')} ({where}). {_CORRECT}") from error
     tls = "with TLS" if found.tls is not None else "without TLS"
     return f"{found.kind} at {where} answers {tls}; {len(servers)} server(s) hold documents"
 

@@ -275,6 +275,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     ),
     "the API's user lacks a right": lambda: _no_worker("NOPERM User api has no permissions to run the 'mget' command"),
     "the API's password is changed": lambda: _no_worker("WRONGPASS invalid username-password pair"),
+    "the projectors' password is changed": lambda: _projectors(_silent(), _silent()),
     "no API worker": lambda: _NO_PORT,
     "all API workers hang": lambda: _NO_PORT,
     "the projectors' user lacks a right in Kafka": lambda: _projectors(

@@ -96,6 +96,11 @@ def test_the_example_is_enough(broker: ApacheKafka, redis_server: RedisService, 
         accept(**signed_in).ends(0)
         refused = f"Kafka refuses the user {PROJECTOR} the right Read on group other.accepted: let an administrator"
         accept(**signed_in | {"group_id": "other"}).ends(1, refused, "--operation Read --group other.accepted")
+        # A projector says at once which group it may not join: not as a line that has made no step for a while.
+        leadview.start("run", **signed_in | {"group_id": "other"})
+        granted = f"{PROJECTOR} --operation Read --group other"
+        wait_until(lambda: granted in leadview.run("status", **signed_in), "it is named with the line that grants it")
+        assert "no step has succeeded" not in leadview.run("status", **signed_in)
         # The core product may write, and so describe, what it may neither read nor describe the configuration of.
         lacks = f"Kafka refuses the user {CRM} the right"
         leadview.run("doctor", **signed_in | {"kafka_sasl_username": CRM}).ends(

@@ -104,6 +104,7 @@ def with_another_password(user: str, here: Installation) -> Iterator[None]:
     admin = here.leadview.redis
     admin.execute_command("ACL", "SETUSER", user, "resetpass", ">another")
     admin.execute_command("CLIENT", "KILL", "USER", user)
+    here.publish_again()
     yield
     here.user(user)
 
@@ -468,6 +469,7 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "Redis refuses writes": bind(configured, "min-replicas-to-write", 1, 0),
     "the API's user lacks a right": bind(without_right, API_USER, "mget"),
     "the API's password is changed": bind(with_another_password, API_USER),
+    "the projectors' password is changed": bind(with_another_password, PROJECTOR_USER),
     "the projectors' user lacks a right": bind(without_right, PROJECTOR_USER, "mset"),
     "the projectors' user lacks a right in Kafka": the_user_may_not_read_leads,
     "a replica took the place of its master": a_failover,

@@ -227,16 +227,23 @@ def test_429_charges_neither_and_says_when(records: Records, key_full_in: int, o
     assert run(records, caller, None).status == 400, "waiting so long is enough"
 
 
-def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records) -> None:
+@pytest.mark.parametrize("lowered", [pytest.param(0, id="the key's"), pytest.param(1, id="the organization's")])
+def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records, lowered: int) -> None:
     """After a limit was lowered, the charges under the old limit do not count beyond the new one. If that cannot be
-    written, no request is refused: the bucket could not drain, whatever `wait` says."""
-    caller = records.caller(key_limit=(10, 1))
-    fill(records, bucket_names(caller)[0], 3600 * SECOND)
+    written, no request is refused: the bucket could not drain, whatever the worker says. The other bucket stays as it
+    is."""
+    limits: dict[str, Any] = {("key_limit", "organization_limit")[lowered]: (10, DAY)}
+    caller = records.caller(**limits)
+    bucket, other = bucket_names(caller)[lowered], bucket_names(caller)[1 - lowered]
+    fill(records, bucket, 2 * DAY * SECOND)
     with records.full():
         reply = run(records, caller, None)
     assert (reply.status, reply.charged) == (400, 0)
     reply = run(records, caller, None)
-    assert (reply.status, waits(reply), reply.key_full_in) == (429, (100_000, 0), SECOND)
+    full_in = (reply.key_full_in, reply.organization_full_in)
+    assert (reply.status, waits(reply)[lowered], full_in[lowered]) == (429, 8640 * SECOND, DAY * SECOND)
+    assert (waits(reply)[1 - lowered], full_in[1 - lowered], records.client.exists(other)) == (0, 0, 0)
+    assert_expires(records, bucket)
 
 
 @pytest.mark.parametrize(

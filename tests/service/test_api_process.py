@@ -23,7 +23,7 @@ from devstack.redis_server import RedisServer
 from schemas import api_keys
 from schemas.settings import ApiSettings, variable
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, get, in_kernel, read_all, responses, running_api_process
+from tests.harness.api_server import LEADS, UNLIMITED, ApiServer, get, in_kernel, read_all, responses, running_api_process
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until
@@ -122,7 +122,7 @@ def test_sighup_replaces_the_workers_and_sigusr1_does_nothing(
     tmp_path: Path, redis_server: RedisService, caller: Caller, workers: int
 ) -> None:
     settings = {"redis_url": redis_server.url, "api_redis_timeout": PATIENCE_SECONDS, "api_workers": workers}
-    with running_api_process(tmp_path / "log", **settings) as (child, api):
+    with running_api_process(tmp_path / "log", **settings, **UNLIMITED) as (child, api):
         before = {*descendants(child.pid)}
         os.kill(child.pid, signal.SIGUSR1)
         os.kill(child.pid, signal.SIGHUP)

@@ -480,7 +480,8 @@ async def test_erasure_that_was_cut_off_continues_where_it_was(
     assert alone.client.hlen(names.ERASURES) == 1
     await jobs.run_all(alone.writing, alone.settings)
     assert (alone.jobs(), alone.client.exists(names.ERASURES)) == (set(), 0)
-    assert calls_of(alone.client, "scan") <= 2 * one_pass + 2, f"the {cut_off} were not in vain"
+    # In vain, they would add half a pass. A table of Redis that grows meanwhile adds some.
+    assert calls_of(alone.client, "scan") < 2.25 * one_pass, f"the {cut_off} were not in vain"
     for organization_id in deletions(2):
         assert list(alone.client.scan_iter(names.of_organization(names.organization(organization_id)))) == []
 

@@ -23,7 +23,16 @@ from devstack.redis_server import RedisServer
 from schemas import api_keys
 from schemas.settings import ApiSettings, variable
 from tests.harness import control
-from tests.harness.api_server import LEADS, UNLIMITED, ApiServer, get, in_kernel, read_all, responses, running_api_process
+from tests.harness.api_server import (
+    LEADS,
+    UNLIMITED,
+    ApiServer,
+    get,
+    in_kernel,
+    read_all,
+    responses,
+    running_api_process,
+)
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_for, wait_until

@@ -100,7 +100,7 @@ class Waiting:
         """
         # On a cluster, the records of an organization are in one slot, and a script may read those of one slot only.
         sharded = self._store.sharded
-        together = [*map(list, self._waiters.values())] if sharded else [self._all()]
+        together = [sorted(waiters, key=_key_of) for waiters in self._waiters.values()] if sharded else [self._all()]
         slices = (
             waiters[place : place + MOST_IN_A_CALL]
             for waiters in together
@@ -120,7 +120,11 @@ class Waiting:
                 _wake(one for one, etag in zip(waiters, etags, strict=True) if etag != one.seen)
 
     def _all(self) -> list[Waiter]:
-        return [one for waiters in self._waiters.values() for one in waiters]
+        return [one for waiters in self._waiters.values() for one in sorted(waiters, key=_key_of)]
+
+
+def _key_of(waiter: Waiter) -> bytes:
+    return waiter.caller.key_record
 
 
 def _wake(waiters: Iterable[Waiter]) -> None:

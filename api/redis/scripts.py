@@ -36,7 +36,7 @@ def serve(
 
 
 @_folder.script
-def look(*, keys: Keys, organizations: Keys, documents: Keys) -> None: ...
+def look(*, keys: Keys, organizations: Keys, documents: Keys, counts: Sequence[bytes]) -> None: ...
 
 
 @_folder.script

@@ -5,6 +5,7 @@ document is then read by itself, in parts.
 import asyncio
 import struct
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
@@ -139,18 +140,20 @@ class Store:
 
     async def look(self, watched: Sequence[tuple[Credentials, Resource, str]]) -> list[bytes]:
         """Returns the ETag of each document, NO_ETAG if there is none, or NOT_SERVED if the key is not served any more.
-        On a cluster, all are of one organization. Raises Unavailable.
+        Those of a key should follow each other. On a cluster, all are of one organization. Raises Unavailable.
         """
         tag = watched[0][0].organization_tag
         link = self._servers.link(tag)
         generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
+        by_key = [[*rows] for _, rows in groupby(watched, lambda row: row[0].key_record)]
         command = scripts.look(
-            keys=[caller.key_record for caller, _, _ in watched],
-            organizations=[caller.organization for caller, _, _ in watched],
+            keys=[rows[0][0].key_record for rows in by_key],
+            organizations=[rows[0][0].organization for rows in by_key],
             documents=[
                 names.document(resource, caller.organization, generation, record_id)
                 for caller, resource, record_id in watched
             ],
+            counts=[b"%d" % len(rows) for rows in by_key],
         )
         reply = await self._servers.call(tag, *command.words(), script=scripts.look)
         width = len(NO_ETAG)

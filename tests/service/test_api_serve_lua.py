@@ -4,6 +4,7 @@ The clock is Redis's own, so a row says how many microseconds from now a bucket 
 """
 
 import struct
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
@@ -45,12 +46,13 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
     return read_reply(records.client.eval(serve.text, len(command.keys), *command.keys, *command.arguments))
 
 
-def look(records: Records, *waiting: tuple[Caller, bytes]) -> list[bytes]:
-    """Returns what `look.lua` says about each caller and document."""
+def look(records: Records, *waiting: tuple[Caller, Sequence[bytes]]) -> list[bytes]:
+    """Returns what `look.lua` says about the documents of each caller."""
     command = scripts.look(
         keys=[names.api_key(caller.name, api_keys.key_hash(caller.key)) for caller, _ in waiting],
         organizations=[caller.name for caller, _ in waiting],
-        documents=[document for _, document in waiting],
+        documents=[document for _, documents in waiting for document in documents],
+        counts=[b"%d" % len(documents) for _, documents in waiting],
     )
     reply: Any = records.client.eval(scripts.look.text, len(command.keys), *command.keys, *command.arguments)
     return [reply[place : place + len(ETAG)] for place in range(0, len(reply), len(ETAG))]
@@ -206,7 +208,7 @@ def test_the_answers_and_what_is_charged(
         assert remaining(reply) == (100 - charged, 300 - charged)
     assert records.client.exists(*bucket_names(caller)) == 2 * charged
     etag = NOT_SERVED if status in (401, 403) else ETAG if lead == b"L" else NO_ETAG
-    assert look(records, (caller, name or b"none")) == [etag]
+    assert look(records, (caller, [name or b"none"])) == [etag]
 
 
 def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
@@ -221,18 +223,17 @@ def test_nothing_is_served_while_the_records_of_an_organization_are_applied_agai
     name = lead_name(records, caller)
     records.client.setrange(caller.name, JOB_DUE.start, JOB_REPLAY)
     assert run(records, caller, name) == Reply(BEING_APPLIED)
-    assert look(records, (caller, name)) == [NOT_SERVED]
+    assert look(records, (caller, [name])) == [NOT_SERVED]
 
 
 def test_a_look_says_of_each_request_what_holds_for_its_own_key(records: Records) -> None:
-    """Also if several of one key follow each other, and one of another key comes between them."""
     first, revoked, last = records.caller(), records.caller(), records.caller()
-    names_of = {caller.key: lead_name(records, caller) for caller in (first, revoked, last)}
+    own = {caller.key: lead_name(records, caller) for caller in (first, revoked, last)}
     records.revoke(revoked.key)
-    order = [first, first, revoked, revoked, first, last]
-    etag = records.read(names_of[first.key])[layouts.ETAG]
-    assert look(records, *((caller, names_of[caller.key]) for caller in order)) == [
-        NOT_SERVED if caller is revoked else etag for caller in order
+    etag = records.read(own[first.key])[layouts.ETAG]
+    rows = [(first, 2), (revoked, 2), (first, 1), (last, 3)]
+    assert look(records, *((caller, [own[caller.key], b"none"] * count) for caller, count in rows)) == [
+        NOT_SERVED if caller is revoked else each for caller, count in rows for each in [etag, NO_ETAG] * count
     ]
 
 

@@ -126,8 +126,8 @@ class KnownKeys:
 
 
 class Recent(Generic[T]):
-    """Holds at most `most` values, in two halves. When the half with the values that were used lately is full, the
-    other half is forgotten, with all that was not used since it was filled.
+    """Holds at most `most` values, in two halves. When the newer half is full, the older one is dropped, with all
+    values that were not used since it was filled.
 
     `functools.lru_cache` would keep the arguments of its function, which may be secrets.
     """

@@ -87,7 +87,7 @@ def _place(record: Record) -> list[object]:
 
 
 def _explained(fault: Fault, record: Record) -> Fault:
-    """Returns the fault with the event that it is about, and with how its producer wraps it if that is not read."""
+    """Returns the fault with its event, and with the wrapping of the producer if the value is wrapped."""
     headers = dict(record.headers)
     path = fault.path
     if mode_of(headers) == "binary":

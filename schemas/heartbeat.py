@@ -99,7 +99,7 @@ class KafkaRight(Struct, frozen=True):
 class Condition(Struct, frozen=True, kw_only=True):
     """How a projector is.
 
-    `lines` has the state of each line (`State`), `troubles` why those do not work that do not run,
+    `lines` has the state of each line (`State`), `troubles` says why a line does not run,
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
     finds by asking the servers itself. In the same order, `kinds` are the names of these problems, and `of_lines` the
     line, or the work beside the lines, that each of them is of. It is empty if a problem is of none, and where a former

@@ -98,9 +98,8 @@ class Link:
         raise Unavailable(f"there is no connection to Redis: {_text(self._failure)}")
 
     async def read_large(self, queue: bytes, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
-        """Returns the parts of a large value, one empty part if there is none, and the replies to the check, whose
-        first command Redis executed before the first part, and the other one after the last part. All parts are of one
-        version of the value.
+        """Returns the parts of a large value (one empty part if there is none), the reply of the check from before the
+        first part, and that from after the last part. All parts are of one version of the value.
 
         It takes a turn in this `queue` (`FairQueue`). Even if it is cancelled, the turn lasts until all parts have
         arrived. Raises Unavailable.

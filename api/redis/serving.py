@@ -4,8 +4,8 @@ Redis executes a check after the requests that are sent together (`runtime/redis
 only if the shard held everything of the live generation when it was made. From a shard that was emptied, or is still
 being filled, the API answers 503 and nothing else.
 
-Usually a shard has one copy. If it took over the slots of another one, it has that one's copy too, or lacks it because
-the other one was lost with all it held: then all copies that it should have are asked after each reply.
+Usually a shard has one copy. A shard that took over the slots of another one has the copy of that shard, too, or lacks
+it because that shard was lost. Then all copies that it should have are asked after each reply.
 
 On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots,
 and a shard is believed for another slot only if all copies of all shards are complete (`docs/how-it-works.md`).
@@ -201,8 +201,8 @@ class Serving:
         return generation
 
     async def _ask_copy(self, tag: bytes) -> tuple[list[bytes | None], bytes | None]:
-        """Returns what a copy says, as in the reply to `check`, and what it says at the same moment about the slots for
-        which each copy answers. Raises Unavailable, and Rebuilding if it is not complete.
+        """Returns the reply of a copy, as that to `check`, and at the same moment which slots each copy answers for.
+        Raises Unavailable, and Rebuilding if it is not complete.
         """
         name = names.copy(names.CONTROL, tag)
         try:

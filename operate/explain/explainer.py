@@ -107,8 +107,8 @@ class AboutOrganization(msgspec.Struct, frozen=True):
 
 
 class AboutRecord(msgspec.Struct, frozen=True):
-    """A record in Kafka. `bad` is the field that makes it bad. `told` begins with what became of it; if nothing is
-    stored of its entity, the others of those that were `published` of it follow.
+    """A record in Kafka. `bad` is the field that makes it bad. `told` begins with this record. If nothing of its entity
+    is stored, the other records that were `published` of it follow.
     """
 
     record: Record

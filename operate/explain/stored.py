@@ -93,8 +93,8 @@ are read again (`replaying`), the API answers 503 whatever the key is.
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The first check that fails, and what it has found: the id of the API key that is revoked or has expired, when it
-    has (ms since 1970), the limit that is used up, or what is wrong with the form of a key.
+    """The first check that fails, with its cause: the id of the API key that is revoked or has expired, when it has
+    expired (ms since 1970), the limit that is used up, or what is wrong with the form of a key.
     """
 
     check: AccessCheck

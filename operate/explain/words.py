@@ -458,7 +458,7 @@ def _documents(found: StoredEntity) -> list[ShownDocument]:
 def _shown(found: AboutEntity, topic_prefix: str) -> tuple[str, Tone]:
     """Returns what readers see, what became of newer events, and how it is meant.
 
-    While every key of the organization is refused, it is what is stored instead: readers see nothing.
+    While every key of the organization is refused, readers see nothing. Then it is what is stored.
     """
     noun, head = found.resource.noun, found.stored.live.event
     refused = found.stored.refusal is not None

@@ -1,4 +1,4 @@
-"""Audits Redis all the time, a little of it after the other, within a small share of a core (`verify --continuous`).
+"""Audits Redis continuously, in small steps, within a small share of a core (`verify --continuous`).
 
 One turn reads some records of one partition and asks Redis for their entities. Nothing else has to be known:
 

@@ -297,7 +297,7 @@ def _of_clocks(redis: RedisPart) -> Iterator[Problem]:
 
 
 def unattended(redis: RedisPart) -> Problem | None:
-    """Returns the problem that nobody fills a newer generation, or that nobody writes it any more; None if neither."""
+    """Returns the problem that a newer generation is neither filled nor written; None if it is."""
     state = redis.record.state if redis.record else None
     newest = state.next if state else None
     known = state.generations.get(newest) if state and newest else None

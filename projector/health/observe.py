@@ -287,9 +287,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def other_cluster(self) -> tuple[str, str] | None:
-        """The id of the Kafka cluster whose records were applied, and that of the one that answers, if it is another
-        one.
-        """
+        """The ids of the Kafka cluster whose records were applied, and of the one that answers, if they differ."""
         known = self.redis.record.state.cluster if self.redis and self.redis.record else ""
         met = self.kafka.cluster if self.kafka else ""
         return (known, met) if known and met and known != met else None

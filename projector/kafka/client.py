@@ -145,7 +145,7 @@ _CONNECT_SECONDS = 5.0
 
 
 async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) -> Unavailable:
-    """Connect to each broker once more. Returns what happened at the one that came furthest, and what to do.
+    """Tries each broker once more. Returns the error of the attempt that came furthest, and what to do.
 
     `connection` has the options of aiokafka's clients.
     """

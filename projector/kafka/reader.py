@@ -430,8 +430,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         return self._unpacker.leader_epochs.get(partition, UNKNOWN_EPOCH)
 
     async def forks(self, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
-        """Returns up to which offset the log of each partition is the one that its leader of this epoch had, as far as
-        it is known. Raises Unavailable.
+        """Returns, for each partition, the offset up to which its log is still that of the leader of this epoch.
+        Partitions of which that is not known are left out. Raises Unavailable.
         """
         return await topics.forks(self._client, leader_epochs) if leader_epochs else {}
 
@@ -480,8 +480,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             await self._consumer.getmany(timeout_ms=0)  # of its own consumer, in which everything is paused
 
     async def more(self, most: int, wait: float) -> dict[Partition, list[Record]]:
-        """Returns what comes behind the last poll, as `poll` does, but without `stay`, which may wait until a rebalance
-        has ended: this member may still have to finish its batch before its partitions are revoked. Raises Unavailable.
+        """Returns the records behind the last poll. It does not wait for the end of a rebalance as `poll` may, because
+        this member may have to finish its batch before its partitions are revoked. Raises Unavailable.
         """
         if (look_ups := client_of(self._consumer).look_ups) != self._look_ups:
             self._look_ups = look_ups
@@ -492,8 +492,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     def position(self, partition: Partition) -> int | None:
         """Returns the next offset to be read, after any transaction markers; None if the partition waits for `seek`.
 
-        Until then, what was read of it before a rebalance may not have been applied, and what the group has committed
-        may have been lost in Redis.
+        Before `seek`, records that were read before a rebalance may not have been applied, and Redis may have lost what
+        the group has committed.
         """
         return self._fetcher.offsets.get(partition)
 

@@ -342,7 +342,7 @@ async def present(client: Any, names: Collection[str]) -> list[Topic]:
 
 
 async def forks(client: Any, leader_epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
-    """Returns up to which offset the log of each partition is the one that its leader of this epoch had.
+    """Returns, for each partition, the offset up to which its log is still that of the leader of this epoch.
 
     Partitions of which the brokers do not say it are left out. Raises Unavailable, also while one has no leader.
     """

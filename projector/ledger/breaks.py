@@ -46,8 +46,8 @@ def recreated(record: ControlRecord, stored: AllPositions, ids: Mapping[str, str
 
 
 def rewind(partition: Partition, topic_id: str, highest: int = _ANY_OFFSET, to: Position | None = None) -> RewindRow:
-    """Returns the row that deletes a position of another topic id, and replaces one above `highest` by `to`, or deletes
-    it if there is no `to`.
+    """Returns the row that deletes a position of another topic id, and replaces a position above `highest` by `to`.
+    Without `to`, it deletes that one as well.
     """
     return RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
 

@@ -314,8 +314,8 @@ async def _add_copies(store: Store, record: ControlRecord) -> None:
     """Gives a copy to each shard without one. The new copies are the newest ones, and the others follow them.
 
     This takes two calls. The first gives each of these shards a copy that claims nothing for it, and that no other copy
-    lists. The second, after the record was read again, replaces exactly these copies by ones that have what the others
-    have in common. If a shard is emptied in between, it has no copy to replace, so nothing is claimed for it.
+    lists. The second, after the record was read again, replaces exactly these copies by copies of what the others
+    share. If a shard is emptied in between, it has no copy to replace, so nothing is claimed for it.
     """
     home = names.tag_slot(names.HOME)
     shard_of_home = {max(slots) for slots in await store.shards() if home in slots}

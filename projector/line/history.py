@@ -48,7 +48,7 @@ class History:
         self.topic_ids: dict[str, str] = {}
 
     def has_changed(self, session: Session | None, topic_ids: Mapping[str, str]) -> bool:
-        """Returns whether a topic has another id than at the last look, or the cluster another one than is stored."""
+        """Returns whether the id of a topic has changed since the last look, or the cluster is not the stored one."""
         if session and self._source.cluster not in ("", session.record.state.cluster):
             return True
         return any(topic_ids.get(topic, known) != known for topic, known in self.topic_ids.items())

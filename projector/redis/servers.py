@@ -68,8 +68,7 @@ class Servers:
     ) -> list[Any]:
         """Returns the replies in order; each may be an ErrorReply. Raises what `Node.send` raises.
 
-        A command is one of its keys, which decides the server that it is sent to, the packed command, and the script
-        that it calls, if it calls one.
+        A command has a key, which decides the server that it is sent to, the packed command, and its script or None.
         """
 
         async def exchange(node: Node, packed: list[bytes]) -> list[Any]:

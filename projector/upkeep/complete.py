@@ -110,7 +110,7 @@ class Completeness:
 def _is_noted(record: ControlRecord, new: Break) -> bool:
     """Returns whether another projector has noted it a moment ago.
 
-    If it was noted earlier, a comparison may have begun since, which does not know what Kafka has removed after that.
+    An older note does not count: a comparison that has begun since then does not know what Kafka has removed later.
     """
     return any(
         (noted.kind, noted.topic, noted.since) == (new.kind, new.topic, new.since) and noted.age < _MOMENT_SECONDS

@@ -269,8 +269,8 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
 async def _records_of_keys(store: Store, owner: bytes, keys: list[bytes]) -> list[bytes]:
     """Returns the records of the hashes of the API keys among these keys.
 
-    If only the record were left when the organization is recreated, it would admit a key that was deleted meanwhile:
-    without the stored API key, nothing tells which record is the key's.
+    Both have to be deleted together: without the stored API key, nothing tells which record belongs to it. A record
+    that is left when the organization is recreated would admit a key that was deleted meanwhile.
     """
     if not (api_keys := names.api_key_entities(owner, keys)):
         return []

@@ -1,7 +1,7 @@
 """The comparison of Redis with the topics: of the documents of some generations, or of organizations and API keys.
 
-`verify` reports with it what differs, and projectors write with it what differs again after a break. For each part of
-the organizations (`projector/verify/parts.py`):
+`verify` reports the differences. After a break, projectors write what differs again. For each part of the organizations
+(`projector/verify/parts.py`):
 
 1.  The topics are read once.
 2.  Everything in Redis is compared with that: what is evicted, corrupted, missing and superfluous.

@@ -44,8 +44,8 @@ ALL = Part()
 
 
 def parts_of(records: int, most: int) -> list[Part]:
-    """Returns the parts of all organizations, so that with this number of records a part has `most` entities or fewer
-    if all parts have as many.
+    """Returns as many parts of all organizations as keep each of them at `most` entities or fewer, if all parts of this
+    number of records are equal in size.
     """
     modulus = min(_MOST_PARTS, max(1, -(-records // most)))
     return [Part(remainder, modulus) for remainder in range(modulus)]

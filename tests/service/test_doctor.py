@@ -206,6 +206,18 @@ http {{
     }}
 }}
 """
+# The timeouts are those of Debian's configuration.
+_HAPROXY = """
+defaults
+    mode http
+    timeout connect 5000
+    timeout client 50000
+    timeout server 50000
+listen front
+    bind 127.0.0.1:{port} ssl crt {pem}
+    server api 127.0.0.1:{api}
+"""
+_SYSTEM = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin"
 UNSEEN = {"Retry-After", "Data-As-Of"}
 UNSEEN_WITHOUT_KEY = UNSEEN | {"a key is accepted", "RateLimit"}
 EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
@@ -215,7 +227,7 @@ EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
 def nginx(
     folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""
 ) -> Iterator[str]:
-    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+    program = shutil.which("nginx", path=_SYSTEM)
     if program is None:
         not_available("nginx is not installed")
     port = free_port()
@@ -232,6 +244,18 @@ def nginx(
     command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
     with Child(command, log=folder / "nginx.log") as child:
         wait_until(lambda: _listens(child, port), "nginx listens")
+        yield f"https://127.0.0.1:{port}"
+
+
+@contextmanager
+def haproxy(folder: Path, api: ApiServer, certificate: Certificate) -> Iterator[str]:
+    program = shutil.which("haproxy", path=_SYSTEM)
+    if program is None:
+        not_available("HAProxy is not installed")
+    port = free_port()
+    (folder / "haproxy.cfg").write_text(_HAPROXY.format(port=port, api=api.port, pem=certificate.both()))
+    with Child([program, "-f", str(folder / "haproxy.cfg")], log=folder / "haproxy.log") as child:
+        wait_until(lambda: _listens(child, port), "HAProxy listens")
         yield f"https://127.0.0.1:{port}"
 
 
@@ -276,12 +300,12 @@ def test_good_nginx_keeps_every_rule(api: ApiServer, caller: Caller, certificate
 
 
 @pytest.mark.long
-def test_the_longest_wait_passes_both_fronts(
+def test_the_longest_wait_passes_each_front(
     api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
 ) -> None:
     """With their own timeouts: a request for a lead that never comes is answered by the API after 30 seconds."""
 
-    context = ssl._create_unverified_context()  # noqa: S323 - both certificates are a moment old
+    context = ssl._create_unverified_context()  # noqa: S323 - the certificates are a moment old
 
     def waited(address: str) -> tuple[int, str | None]:
         connection = http.client.HTTPSConnection(
@@ -295,10 +319,12 @@ def test_the_longest_wait_passes_both_fronts(
 
     with (
         Front.running(tmp_path, [f"127.0.0.1:{api.port}"]) as front,
-        nginx(tmp_path, api, certificate) as url,
+        nginx(tmp_path, api, certificate) as of_nginx,
+        haproxy(tmp_path, api, certificate) as of_haproxy,
         ThreadPoolExecutor() as threads,
     ):
-        assert [*threads.map(waited, (f"localhost:{front.port}", url))] == [(404, "wait=30")] * 2
+        fronts = (f"localhost:{front.port}", of_nginx, of_haproxy)
+        assert [*threads.map(waited, fronts)] == [(404, "wait=30")] * 3
 
 
 HIDDEN = {"404 without redirects", "405 with Allow", "401 without a key", "401 for an invalid key", "a key is accepted"}

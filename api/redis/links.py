@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Links(ABC):
     """The links to the Redis servers as the rest of the API uses them, whatever their number."""
 
-    def __init__(self, servers: routing.Servers[Link], timeout: float) -> None:
+    def __init__(self, servers: routing.Routing[Link], timeout: float) -> None:
         """`timeout` is the time, in seconds, during which a call may be retried."""
         self._servers = servers
         self._timeout = timeout

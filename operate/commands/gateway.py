@@ -48,8 +48,8 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _AS_OF = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 
 
-class Answer(NamedTuple):
-    """Names of headers are in lower case, and the values of a repeated one are joined by commas."""
+class Received(NamedTuple):
+    """A response. Names of headers are in lower case, and the values of a repeated one are joined by commas."""
 
     status: int
     headers: Mapping[str, str]
@@ -83,14 +83,14 @@ class Gateway:
         self.host, self.port = url.hostname or "", url.port or (_HTTPS_PORT if self.is_secure else _HTTP_PORT)
         self.key = key
         self.replaces_errors = False
-        self.limited: list[Answer] = []
+        self.limited: list[Received] = []
         """All answers with 429 and 503."""
         self._base = url.path.rstrip("/").removesuffix(ROOT)
         self._context = ssl.create_default_context()
 
     def ask(
         self, path: str, method: str = "GET", headers: Mapping[str, str] = _NO_HEADERS, *, plain_port: int = 0
-    ) -> Answer:
+    ) -> Received:
         """With `plain_port`, this port is asked without TLS. Raises Refused."""
         connection = http.client.HTTPConnection(self.host, plain_port or self.port, timeout=_SECONDS)
         if self.is_secure and not plain_port:
@@ -99,7 +99,7 @@ class Gateway:
             connection.request(method, self._base + path, headers=headers)
             response = connection.getresponse()
             received = {name.lower(): ", ".join(response.headers.get_all(name, [])) for name in response.headers}
-            answer = Answer(response.status, received, response.read())
+            answer = Received(response.status, received, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Refused(f"{method} {path} has no answer ({error!r})") from error
         finally:
@@ -110,7 +110,7 @@ class Gateway:
 
     def refusal(
         self, expected: str, path: str, method: str = "GET", headers: Mapping[str, str] = _NO_HEADERS
-    ) -> Answer:
+    ) -> Received:
         """Returns the answer to a request that the API refuses with this status and code.
 
         Raises Refused if it is another one, and NotKnown if a page of the gateway hides it.
@@ -137,7 +137,7 @@ class Gateway:
                 return secured.getpeercert() or {}
 
     @cached_property
-    def page(self) -> Answer:
+    def page(self) -> Received:
         """The OpenAPI document, as a browser reads it, but not compressed. Raises NotKnown."""
         answer = self.ask(_page(), headers={"Origin": _ORIGIN})
         if answer.status != 200 or answer.media != "application/json":
@@ -152,14 +152,14 @@ class Gateway:
         return tag
 
     @cached_property
-    def keyed(self) -> Answer:
+    def keyed(self) -> Received:
         """The answer to a request with the key, for a record that does not exist. Raises NotKnown without a key."""
         if self.key is None:
             raise NotKnown("it needs an API key: add `--key -`, which reads one from standard input")
         return self.ask(_lead(), headers=self.bearer)
 
     @property
-    def admitted(self) -> Answer:
+    def admitted(self) -> Received:
         """The same, if the key was accepted. Raises NotKnown."""
         if self.keyed.problem is None or self.keyed.problem.error != "not_found":
             raise NotKnown(f"a request with the key is answered with {self.keyed}")
@@ -179,7 +179,7 @@ def _nothing() -> str:
     return f"{ROOT}/doctor-{uuid4().hex}"
 
 
-def _opaque(answer: Answer) -> str:
+def _opaque(answer: Received) -> str:
     return answer.headers.get("etag", "").removeprefix("W/")
 
 
@@ -189,7 +189,7 @@ def _require(kept: bool, seen: str) -> None:
         raise Refused(seen)
 
 
-def _expect(answer: Answer, name: str, pattern: str) -> str:
+def _expect(answer: Received, name: str, pattern: str) -> str:
     """Returns the value of a header. Raises Refused if it does not match."""
     value = answer.headers.get(name.lower())
     if value is None:
@@ -375,7 +375,7 @@ def _cors(gateway: Gateway) -> str:
     return "pages of every origin may read, and preflights allow Authorization"
 
 
-def _words(answer: Answer, name: str) -> set[str]:
+def _words(answer: Received, name: str) -> set[str]:
     return {word.strip().lower() for word in answer.headers.get(name, "").split(",")}
 
 

@@ -28,7 +28,7 @@ from projector.ledger.late_versions import LateVersions
 from projector.ledger.writers import Writer
 from projector.record import Partition
 from projector.redis.store import Memory, Store
-from projector.upkeep.dead_letters import Newest, OfAccess, of_newest
+from projector.upkeep.dead_letters import NewestLetters, OfAccess, of_newest
 from schemas import names
 from schemas.heartbeat import Clocks, KafkaRight
 from schemas.resources import KINDS
@@ -409,7 +409,11 @@ class Observer:
             servers,
             await self._other_layouts(),
             await self._of_access.look(dead_letters),
-            *(await of_newest(store, self._settings, record.state.live, dead_letters) if record else Newest([], 0)),
+            *(
+                await of_newest(store, self._settings, record.state.live, dead_letters)
+                if record
+                else NewestLetters([], 0)
+            ),
             await late_versions.current(store, record.state.live) if record else LateVersions(),
             await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),
             max((it for it in await store.clocks() if it.differ), key=lambda it: it.apart_ms, default=None),

@@ -49,7 +49,7 @@ class Servers:
         if isinstance(where, SlotMap):
             # A demoted primary may return with other data, on its old connections: so they are closed.
             self._cluster = Cluster(where, self._node, Node.close)
-            self._servers: routing.Servers[Node] = self._cluster
+            self._servers: routing.Routing[Node] = self._cluster
         else:
             self._servers = OneServer(self._node(where))
         self.sharded = self._cluster is not None

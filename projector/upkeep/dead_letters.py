@@ -101,7 +101,7 @@ class OfAccess:
         return self._letters
 
 
-class Newest(NamedTuple):
+class NewestLetters(NamedTuple):
     """The dead letters of documents whose newest record is the bad one, as far as that is known: `unknown` others were
     not looked at.
     """
@@ -110,14 +110,14 @@ class Newest(NamedTuple):
     unknown: int
 
 
-async def of_newest(store: Store, settings: ProjectorSettings, generation: GenerationId, count: int) -> Newest:
+async def of_newest(store: Store, settings: ProjectorSettings, generation: GenerationId, count: int) -> NewestLetters:
     """Returns those of documents that nobody has accepted, and whose entity shows no later record in this generation:
     the newest record of the entity is bad. About `MOST_TO_JUDGE` dead letters are looked at.
 
     `count` is how many dead letters there are. Raises Unavailable.
     """
     if not count:
-        return Newest([], 0)
+        return NewestLetters([], 0)
     kinds: dict[str, Kind] = {topic(settings, kind): kind for kind in RESOURCES}
     seen, judged, newest, unknown = set[str](), set[str](), list[DeadLetter](), 0
     async for letters in in_slices(store):
@@ -132,7 +132,7 @@ async def of_newest(store: Store, settings: ProjectorSettings, generation: Gener
         if len(judged) >= MOST_TO_JUDGE:
             unknown = max(0, count - len(seen))
             break
-    return Newest(sorted(newest, key=lambda letter: (letter.topic, letter.partition, letter.offset)), unknown)
+    return NewestLetters(sorted(newest, key=lambda letter: (letter.topic, letter.partition, letter.offset)), unknown)
 
 
 async def _with_heads(

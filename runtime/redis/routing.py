@@ -56,7 +56,7 @@ class Route(Struct, Generic[N], eq=False):
     reply: Any = None
 
 
-class Servers(ABC, Generic[N]):
+class Routing(ABC, Generic[N]):
     """The servers that hold keys."""
 
     sharded: ClassVar[bool]
@@ -146,7 +146,7 @@ class Servers(ABC, Generic[N]):
             route.reply = next(replies)
 
 
-class OneServer(Servers[N]):
+class OneServer(Routing[N]):
     """A single server, or the master that Sentinels name."""
 
     sharded = False
@@ -165,7 +165,7 @@ class OneServer(Servers[N]):
         return False  # it is a node of a cluster, and the settings do not say so
 
 
-class Cluster(Servers[N]):
+class Cluster(Routing[N]):
     """The primaries of a cluster, as its slot map said it last."""
 
     sharded = True

@@ -59,7 +59,9 @@ class _Service:
             return latency(report()) | {RATE.name: self._count / seconds, _TIME.name: seconds}
 
     def _catch_up(self, backlog: int) -> Values:
-        """Returns the time from the start of the projector on, and the rate from its first checkpoint on."""
+        """Returns the time from the start of the projector on, and the rate from its first checkpoint on, or from the
+        start on if there is only one.
+        """
         service, before = self._service, self._covered()
         with ExitStack() as stack:
             with service.outage():
@@ -72,6 +74,8 @@ class _Service:
             caught_up = while_running(service.process, lambda: self._covered() >= before + backlog)
             wait_until(caught_up, "the backlog is worked off", _DONE_SECONDS)
             ended = time.monotonic()
+            if done >= before + backlog:
+                began, done = started, before
             return latency(report()) | {
                 _TIME.name: ended - started,
                 RATE.name: (before + backlog - done) / (ended - began),

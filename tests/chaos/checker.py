@@ -206,6 +206,7 @@ class Checker:
             answer.honoured
             and answer.status == (304 if answer.other else 404)
             and seconds < answer.wait - _CLOCK_SECONDS
+            and self._history.healthy(answer.asked_at, answer.answered_at)  # a worker that stops ends all waits
         ):
             self._wrong("wait", f"it has ended after {seconds:.2f} s, and nothing had changed", answer)
         elif seconds > answer.wait + self._access_seconds and self._history.healthy(

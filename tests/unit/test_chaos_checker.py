@@ -135,6 +135,11 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
             id="a wait that a revoked key ends",
         ),
         pytest.param(
+            together(window(1, 9), with_answers(waited(304, 1.5, 1, "v1"))),
+            [],
+            id="a wait that ends with its worker",
+        ),
+        pytest.param(
             together(window(1, 9), access((5, "revoked")), with_answers(waited(401, 4.5, 3))),
             [],
             id="a wait that ends late while a fault is at work",

@@ -154,7 +154,7 @@ ci: unit lint test test-long troubles test-images clients docs-test wire browser
 
 # What is compiled once, and takes ten minutes. .ci/run begins it at once, and lets it have what the other parts leave.
 ci-idle: $(addprefix $(REFERENCE)/,oasdiff gitleaks actionlint) $(KUBERNETES)/bin/kube $(KUBERNETES)/bin/kustomize \
-	$(KUBERNETES)/strimzi/stamp
+	$(KUBERNETES)/strimzi/stamp $$(MISSING_COMPOSE)
 
 # EXPECT is a file with the versions that have to be here, such as .ci/versions.
 ci-versions: ARGS = $(if $(EXPECT),--expect $(EXPECT))

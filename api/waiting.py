@@ -1,8 +1,8 @@
 """Requests that wait until a record changes (`Prefer: wait`, RFC 7240).
 
 The worker looks after all that wait at one server, many in one call, which reads the ETags of their records and whether
-their keys are still served. It looks more rarely the more of them there are, so that they cost Redis no more than a
-twentieth of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
+their keys are still served. It looks more rarely the more of them there are, so that they cost Redis no more than 6 %
+of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
 """
 
 import asyncio

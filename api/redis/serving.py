@@ -236,7 +236,7 @@ class Serving:
         self.ready, self.unready = True, ""
 
     async def _try_out_all(self) -> None:
-        asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))
+        asked = await asyncio.gather(*map(self._asked, self._servers.links))
         served = [link for link, error in asked if error is None]
         if not served:
             raise next((error for _, error in asked if error), Unavailable("there is no connection to Redis"))
@@ -278,7 +278,7 @@ class Serving:
         while True:
             with suppress(Unavailable):
                 await self.check_ready()
-            await asyncio.gather(*map(self._keep_large, list(self._servers.links)))
+            await asyncio.gather(*map(self._keep_large, self._servers.links))
             await asyncio.sleep(POLL_SECONDS)
 
     async def _keep_large(self, link: Link) -> None:

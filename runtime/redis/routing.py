@@ -77,9 +77,7 @@ class Routing(ABC, Generic[N]):
 
     @abstractmethod
     def redirect(self, route: Route[N], error: Redirected) -> bool:
-        """Change the way of a command as this reply says. Returns whether the reply names a server: otherwise, two
-        servers have a part of the keys.
-        """
+        """Change the way of a command as this reply says. Returns whether it can be sent again."""
 
     def outdate(self, node: N) -> None:
         """Note that a server does not answer, or is no longer what it was."""
@@ -112,8 +110,8 @@ class Routing(ABC, Generic[N]):
                 case ScriptMissing() if route.script:
                     missing.setdefault(route.to, set()).add(route.script.text)
                     again.append(route)
-                case Redirected() as error if self.sharded:
-                    is_split |= not self.redirect(route, error)
+                case Redirected() as error if self.redirect(route, error):
+                    is_split |= not (error.moved or error.asking)  # TRYAGAIN: two servers have a part of the keys
                     again.append(route)
                 case ClusterDown() | ReadOnly():
                     self.outdate(route.to)
@@ -208,12 +206,9 @@ class Cluster(Routing[N]):
 
     def redirect(self, route: Route[N], error: Redirected) -> bool:
         host = error.node(route.to.host)
-        if host is None:
-            route.to, route.asking = self.node(route.tag), False
-            return False
         if error.moved:
             self.outdated.set()
-        route.to, route.asking = self.node_at(host), error.asking
+        route.to, route.asking = self.node_at(host) if host else self.node(route.tag), error.asking
         return True
 
     def outdate(self, node: N) -> None:

@@ -32,6 +32,7 @@ from projector.kafka.reader import open_reader
 from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
 from projector.problem import Evicted, KafkaDenies, OtherLayout, Problem
+from projector.reason import RedisReason
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
@@ -173,7 +174,7 @@ async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, .
         try:
             found = await rights.rights(settings, needed)
         except Unavailable as error:
-            raise Refused(f"{str(error).removeprefix('Redis: ').rstrip('.')}. {_CORRECT}") from error
+            raise _unreachable(error) from error
         if found.missing:
             raise Refused(
                 f"the user {found.user} lacks {', '.join(found.missing)}: grant it, as in "
@@ -220,6 +221,12 @@ def _existing(found: Observation) -> KafkaPart:
     return kafka
 
 
+def _unreachable(error: Unavailable, where: str = "") -> Refused:
+    """Returns the error of a check that could not ask Redis: what Redis or its client said, and what to do."""
+    said = error.reason.detail if isinstance(error.reason, RedisReason) else ""
+    return Refused(f"{(said or str(error)).rstrip('.')}{where}. {_CORRECT}")
+
+
 async def _reached(store: Store, settings: RedisSettings) -> str:
     found = access(settings)
     where = ", ".join(f"{host}:{port}" for host, port in found.hosts)
@@ -227,7 +234,7 @@ async def _reached(store: Store, settings: RedisSettings) -> str:
         servers = await store.info("server")
         await store.check_url()
     except Unavailable as error:
-        raise Refused(f"{str(error).removeprefix('Redis: ').rstrip('.')} ({where}). {_CORRECT}") from error
+        raise _unreachable(error, f" ({where})") from error
     tls = "with TLS" if found.tls is not None else "without TLS"
     return f"{found.kind} at {where} answers {tls}; {len(servers)} server(s) hold documents"
 

@@ -217,7 +217,6 @@ listen front
     bind 127.0.0.1:{port} ssl crt {pem}
     server api 127.0.0.1:{api}
 """
-_SYSTEM = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin"
 UNSEEN = {"Retry-After", "Data-As-Of"}
 UNSEEN_WITHOUT_KEY = UNSEEN | {"a key is accepted", "RateLimit"}
 EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
@@ -227,9 +226,6 @@ EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
 def nginx(
     folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""
 ) -> Iterator[str]:
-    program = shutil.which("nginx", path=_SYSTEM)
-    if program is None:
-        not_available("nginx is not installed")
     port = free_port()
     (folder / "nginx.conf").write_text(
         _NGINX.format(
@@ -241,21 +237,26 @@ def nginx(
             server=server.replace("API", str(api.port)),
         )
     )
-    command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
-    with Child(command, log=folder / "nginx.log") as child:
-        wait_until(lambda: _listens(child, port), "nginx listens")
-        yield f"https://127.0.0.1:{port}"
+    with running(folder, port, "nginx", "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr") as url:
+        yield url
 
 
 @contextmanager
 def haproxy(folder: Path, api: ApiServer, certificate: Certificate) -> Iterator[str]:
-    program = shutil.which("haproxy", path=_SYSTEM)
+    port, file = free_port(), folder / "haproxy.cfg"
+    file.write_text(_HAPROXY.format(port=port, api=api.port, pem=certificate.both()))
+    with running(folder, port, "haproxy", "-f", str(file)) as url:
+        yield url
+
+
+@contextmanager
+def running(folder: Path, port: int, name: str, *words: str) -> Iterator[str]:
+    """Runs a front of others that listens on this port. Yields its URL."""
+    program = shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
     if program is None:
-        not_available("HAProxy is not installed")
-    port = free_port()
-    (folder / "haproxy.cfg").write_text(_HAPROXY.format(port=port, api=api.port, pem=certificate.both()))
-    with Child([program, "-f", str(folder / "haproxy.cfg")], log=folder / "haproxy.log") as child:
-        wait_until(lambda: _listens(child, port), "HAProxy listens")
+        not_available(f"{name} is not installed")
+    with Child([program, *words], log=folder / f"{name}.log") as child:
+        wait_until(lambda: _listens(child, port), f"{name} listens")
         yield f"https://127.0.0.1:{port}"
 
 

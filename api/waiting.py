@@ -1,7 +1,7 @@
 """Requests that wait until a record changes (`Prefer: wait`, RFC 7240).
 
 The worker looks after all that wait at one server, many in one call, which reads the ETags of their records and whether
-their keys are still served. It looks more rarely the more of them there are, so that they cost Redis no more than 6 %
+their keys are still served. It looks more rarely the more of them there are, so that they cost Redis no more than 5 %
 of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
 """
 
@@ -25,10 +25,10 @@ MOST_OF_ONE = 64
 """Maximum number of them for one organization."""
 _LEAST_SECONDS = 0.005
 """The shortest pause between two looks."""
-_SECONDS_EACH = 130e-6
+_SECONDS_EACH = 150e-6
 """The time between the beginnings of two looks for each request that waits, if their sum is longer: Redis needs up to
-six microseconds for each. With the most that may wait it is two thirds of a second: a revoked key has to end a wait
-within one."""
+seven microseconds for each. With the most that may wait it is three quarters of a second: a revoked key has to end a
+wait within one."""
 MOST_IN_A_CALL = 100
 """Maximum number of requests in one call: Redis does nothing else meanwhile."""
 _CALLS = 32

@@ -24,8 +24,10 @@ for i = 1, count do
   local first = last + 1
   last = last + ARGV[i]
   for place = first, last do
-    local value = not refusal and call('GETRANGE', KEYS[place], '0', ETAG_LAST)
-    etags[#etags + 1] = refusal and NOT_SERVED or byte(value) == STATE_LIVE and sub(value, ETAG) or NO_ETAG
+    -- The marker of a deleted document ends before its ETag would begin.
+    local etag = refusal and NOT_SERVED or call('GETRANGE', KEYS[place], ETAG_AT, ETAG_LAST)
+    if etag == '' then etag = NO_ETAG end
+    etags[#etags + 1] = etag
   end
 end
 return table.concat(etags)

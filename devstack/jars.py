@@ -72,6 +72,8 @@ class Jars(NamedTuple):
             jars = Path(scratch) / "jars"
             self._copy_dependencies(jars)
             shutil.copyfile(self.pom, jars / self.pom.name)
+            if self._is_complete(cache):  # another process was first, and may use it already
+                return
             shutil.rmtree(cache, ignore_errors=True)
             try:
                 jars.rename(cache)

@@ -13,7 +13,7 @@ from functools import partial as bind
 from math import inf
 from random import Random
 
-from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicPartition
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.fault_proxy import Faults
@@ -160,7 +160,9 @@ def records_missed(world: World, random: Random) -> Iterator[None]:
             with _without_projectors(world):
                 world.writer.publish(map(world.core.delete, victims))
                 topics.alter("topic", topics.name(kind), _DELETING)
-                wait_until(bind(_deletes_all, world, kind), "Kafka deletes the records", RECOVER_SECONDS)
+                topics.delete_records(
+                    [TopicPartition(topics.name(kind), number, _ALL) for number in range(world.partitions[kind])]
+                )
                 topics.alter("topic", topics.name(kind), _COMPACTING)
                 _fill(world, kind)  # a position reaches the end only with a record
         world.judge("records_missed", began_at, bind(_publish_again, world, kind))
@@ -324,15 +326,3 @@ def _records(world: World, kind: resources.Kind) -> Records:
     finally:
         consumer.close()
     return records
-
-
-def _deletes_all(world: World, kind: resources.Kind) -> bool:
-    """Returns False if the brokers do not know the policy yet that allows it."""
-    topics = world.leadview.topics
-    partitions = [TopicPartition(topics.name(kind), number, _ALL) for number in range(world.partitions[kind])]
-    try:
-        for deleted in topics.admin.delete_records(partitions).values():
-            deleted.result(PATIENCE_SECONDS)
-    except KafkaException:
-        return False
-    return True

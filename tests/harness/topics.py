@@ -101,18 +101,21 @@ class Topics:
         """Delete the records before these offsets. A broker refuses it until it knows that the policy of the topic was
         altered a moment ago.
         """
+        refusal: KafkaException | None = None
 
         def are_deleted() -> bool:
+            nonlocal refusal
             try:
                 for deleted in self.admin.delete_records(list(before)).values():
                     deleted.result(PATIENCE_SECONDS)
             except KafkaException as error:
+                refusal = error
                 if error.args[0].code() != KafkaError.POLICY_VIOLATION:
-                    raise
+                    self._forget_answers()
                 return False
             return True
 
-        wait_until(are_deleted, "the records are deleted", interval=0.2)
+        wait_until(are_deleted, lambda: f"the records are deleted, which was refused: {refusal}", interval=0.2)
 
     def publish(self, messages: Iterable[Message], partition: int | None = None) -> list[Record]:
         """Publish these messages, to one partition or to those of their keys. Returns the records when Kafka has them,
@@ -165,10 +168,13 @@ class Topics:
             for found in self.admin.list_offsets(dict.fromkeys(partitions, _END)).values():
                 found.result(PATIENCE_SECONDS)
         except KafkaException:  # the brokers learn about a new topic one after the other
-            # Sometimes librdkafka keeps the answer "unknown topic" for as long as it is asked; a new client does not.
-            self.admin = admin(self.kafka.bootstrap_servers)
+            self._forget_answers()
             return False
         return True
+
+    def _forget_answers(self) -> None:
+        """Ask with a new client: librdkafka sometimes keeps the answer "unknown topic" for as long as it is asked."""
+        self.admin = admin(self.kafka.bootstrap_servers)
 
     def _on_delivery(self, records: list[Record], message: Message, error: KafkaError | None, at: Delivered) -> None:
         assert error is None, error

@@ -15,11 +15,13 @@ Before row 5, Redis has to answer, and to hold the whole projection: otherwise 5
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from api import limits
 from api.errors import (
     AccessDisabled,
+    ApiError,
     InternalError,
     InvalidApiKey,
     InvalidId,
@@ -43,12 +45,20 @@ from api.worker import Worker
 from runtime.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
-from schemas.layouts import ETAG, JSON_START, LARGE, NO_ETAG
+from schemas.layouts import ETAG, JSON_START, NO_ETAG, Outcome
 from schemas.resources import Resource
 
 _UNTRIED = b"?"
 _ABOUT_DOCUMENT = b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b"
 _JSON_DOCUMENT = JSON + _ABOUT_DOCUMENT
+_REFUSALS: Mapping[int, Callable[[Reply, bytes], ApiError]] = {
+    Outcome.KEY_REFUSED: lambda _reply, _applied: InvalidApiKey("the key is unknown, revoked or expired"),
+    Outcome.NO_ACCESS: lambda _reply, _applied: AccessDisabled(),
+    Outcome.LIMITED: lambda reply, _applied: limits.exceeded(reply),
+    Outcome.NO_ID: lambda reply, _applied: InvalidId(headers=limits.headers(reply)),
+    Outcome.MISSING: lambda reply, applied: NoSuchRecord(headers=limits.headers(reply) + reply.as_of + applied),
+}
+"""The errors of rows 5 to 9, made of the reply and of the header `Preference-Applied`."""
 
 
 class Documents:
@@ -73,8 +83,8 @@ class Documents:
             if not reply.charged:  # Redis refused to write the charge: the local limiter decides about the request
                 worker.counters.limiter_failures += 1
                 reply = worker.limiter.charge(caller, reply)
-                worker.counters.limiter_refusals += reply.status == 429
-            if reply.status == LARGE:
+                worker.counters.limiter_refusals += reply.outcome == Outcome.LIMITED
+            if reply.outcome == Outcome.LARGE:
                 queue = caller.organization_tag
                 reply = await worker.store.read_large(caller, self._resource, request.last_segment, reply, queue)
         except Unavailable as error:
@@ -93,7 +103,7 @@ class Documents:
             waits = now() < until and not request.waits_no_longer
             reply = await self._reply(worker, request, waits=waits and tags is None)
             caller = request.caller
-            is_awaited = reply.status == (404 if tags is None else 304)
+            is_awaited = reply.outcome == (Outcome.MISSING if tags is None else Outcome.UNCHANGED)
             if caller is None or not waits or not is_awaited:
                 return self._response(reply, b"preference-applied: wait=%d\r\n" % seconds if is_applied else b"")
             waiter = Waiter(caller, self._resource, request.last_segment, reply.value[ETAG] or NO_ETAG)
@@ -125,29 +135,19 @@ class Documents:
         try:
             etags = etags_to_match(request.headers.get(b"if-none-match"))
             reply = await worker.store.serve(caller, self._resource, record_id, etags, queue, waits=waits)
-            accepted = reply.status != InvalidApiKey.status
+            accepted = reply.outcome != Outcome.KEY_REFUSED
         finally:
             if not (is_known and accepted):
                 worker.keys.settle(authorization, caller, trial, accepted)
         return caller, reply
 
     def _response(self, reply: Reply, applied: bytes = b"") -> Response:
-        status = reply.status
-        if status == 401:
-            raise InvalidApiKey("the key is unknown, revoked or expired")
-        if status == 403:
-            raise AccessDisabled
-        if status == 429:
-            raise limits.exceeded(reply)
-        limit_headers = limits.headers(reply)
-        if status == 400:
-            raise InvalidId(headers=limit_headers)
-        if status == 404:
-            raise NoSuchRecord(headers=limit_headers + reply.as_of + applied)
-        etag = etag_of(reply.value)
-        if status == 304:
-            return Response(304, _ABOUT_DOCUMENT % (etag, limit_headers, reply.as_of + applied))
-        head = _JSON_DOCUMENT % (etag, limit_headers, reply.as_of + applied)
+        if refusal := _REFUSALS.get(reply.outcome):
+            raise refusal(reply, applied)
+        about = etag_of(reply.value), limits.headers(reply), reply.as_of + applied
+        if reply.outcome == Outcome.UNCHANGED:  # row 10
+            return Response(304, _ABOUT_DOCUMENT % about)
+        head = _JSON_DOCUMENT % about
         json = reply.value[self._body_offset :]
         if json[:1] == JSON_START:
             return Response(200, head, json, reply.rest)

@@ -20,6 +20,7 @@ from api.redis.store import Reply
 from api.request import Credentials
 from schemas.error_body import Policy
 from schemas.gcra import Bucket, bucket, interval
+from schemas.layouts import Outcome
 from schemas.settings import Limit
 
 MAX_BUCKETS = 8192
@@ -55,14 +56,14 @@ class LocalLimiter(Buckets):
 
     def charge(self, caller: Credentials, reply: Reply) -> Reply:
         """Returns the reply with the limits of this worker in place of those in Redis. Either both buckets are charged,
-        or neither is, and the status is 429.
+        or neither is, and the outcome is LIMITED.
         """
         now = self._clock() // 1000
         key = self._read(caller.key_limit, Limit(reply.key_quota, reply.key_window), now)
         by_organization = Limit(reply.organization_quota, reply.organization_window)
         organization = self._read(caller.organization_limit, by_organization, now)
         if key.wait or organization.wait:
-            reply = replace(reply, status=429, value=b"")
+            reply = replace(reply, outcome=Outcome.LIMITED, value=b"")
         else:
             key = self._charge(caller.key_limit, key, now)
             organization = self._charge(caller.organization_limit, organization, now)
@@ -116,7 +117,7 @@ def headers(reply: Reply) -> bytes:
 
 
 def exceeded(reply: Reply) -> RateLimitExceeded:
-    """Returns the error for a reply with status 429. A client that waits for its `retry_after` is served then."""
+    """Returns the error for a reply with LIMITED. A client that waits for its `retry_after` is served then."""
     waits = [left.wait for left in reply.buckets()]
     violated = [policy for policy, wait in zip(_POLICIES, waits, strict=True) if wait]
     return RateLimitExceeded(max(1, seconds(max(waits))), violated, headers=headers(reply))

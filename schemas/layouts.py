@@ -56,6 +56,7 @@ earliest of them. So the record depends on the newest event of each API key alon
 
 import re
 from datetime import UTC, datetime
+from enum import IntEnum
 from struct import Struct
 
 import msgspec
@@ -159,10 +160,29 @@ ERASE_DUE, REPLAY_DUE = 8, 16
 """What is added for an organization whose job is due."""
 CONTROL_CHANGED = "stamp"
 """What the script of a checkpoint replies if the control record is not the one that the session was opened with."""
-LARGE, BEING_APPLIED = 206, 503
-"""What the script of a request replies besides the status of a response: 206, the document is to be read by itself; or
-503, the records of a recreated organization have not all been applied again. Neither is passed on as a status
-of HTTP: the caller reads the document, or raises an error."""
+
+
+class Outcome(IntEnum):
+    """What the script of a request replies, in the order of its checks. `api/documents.py` numbers them by rows."""
+
+    BEING_APPLIED = 1
+    """The records of a recreated organization have not all been applied again."""
+    KEY_REFUSED = 2
+    """Row 5: the key is unknown, revoked or expired."""
+    NO_ACCESS = 3
+    """Row 6: the organization has no access to the API."""
+    LIMITED = 4
+    """Row 7: a rate limit does not allow the request."""
+    NO_ID = 5
+    """Row 8: the request names no record."""
+    MISSING = 6
+    """Row 9: there is no such record."""
+    UNCHANGED = 7
+    """Row 10: the request has the present ETag."""
+    SERVED = 8
+    LARGE = 9
+    """It is charged as if it were served, but the caller has to read the document by itself."""
+
 
 BUCKET_SPAN = 10_000_000
 """The bucket of a rate limit expires at the end of this span, in microseconds, in which it will be full again."""
@@ -197,7 +217,7 @@ _FOR_LUA = (
     *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE", "KEY_EXPIRY"),
     *("STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "ACCESS_ON", "KEY_REVOKED"),
     *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "OLDER", "REUSED", "REPEATED", "ERASE_DUE", "REPLAY_DUE"),
-    *("CONTROL_CHANGED", "LARGE", "BEING_APPLIED"),
+    "CONTROL_CHANGED",
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
 
@@ -231,7 +251,7 @@ def _lua_constants() -> dict[str, str]:
                 constants |= {name: str(number), f"{name}_TEXT": f"'{number}'"}
             case text:
                 constants[name] = f"'{text}'"
-    return constants
+    return constants | {outcome.name: str(outcome.value) for outcome in Outcome}
 
 
 _CONSTANTS = _lua_constants()

@@ -24,7 +24,7 @@ from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import GenerationId
 from schemas.gcra import Bucket, bucket
-from schemas.layouts import BEING_APPLIED, NO_ETAG, STATE_LIVE
+from schemas.layouts import NO_ETAG, STATE_LIVE, Outcome
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
@@ -35,15 +35,14 @@ _PART_UNDER_WAY = 256
 
 
 class Reply(Struct, frozen=True, gc=False):
-    """The reply of `serve.lua`, in its order. With 401, 403 and 503 only `status` is set.
-
-    206 (LARGE) and 503 (BEING_APPLIED) never become the status of a response: 206 tells `Documents` to read a large
-    document by itself, and 503 tells `Store` to raise Rebuilding.
+    """The reply of `serve.lua`, in its order. Only `outcome` is set if the key is not served.
 
     Times are in microseconds, windows in seconds.
     """
 
-    status: int
+    outcome: int
+    """One of `Outcome`. It stays a number, because to make it a member would cost each request more than to compare
+    it."""
     now: int = 0
     key_quota: int = 0
     key_window: int = 0
@@ -118,10 +117,10 @@ class Store:
         *,
         waits: bool = False,
     ) -> Reply:
-        """Check the key, charge both rate limits and read a document, in one atomic step. With status LARGE, the
-        document is left to `read_large`.
+        """Check the key, charge both rate limits and read a document, in one atomic step. With LARGE, the document
+        is left to `read_large`.
 
-        `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
+        `record_id` is None if the path does not hold a UUID: the request is still charged, and the outcome is NO_ID.
         The request takes a turn in its `queue` (`FairQueue`). If the connection is lost, or another generation was
         promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
         server that holds the organization is not completely filled, or while the records of a recreated organization
@@ -134,7 +133,7 @@ class Store:
             reply = read_reply(*await self._read(caller, resource, record_id, etags, waits=waits))
         finally:
             self._turns.leave(queue)
-        if reply.status == BEING_APPLIED:
+        if reply.outcome == Outcome.BEING_APPLIED:
             raise Rebuilding("the records of a recreated organization are being applied again")
         return reply
 
@@ -162,8 +161,8 @@ class Store:
     async def read_large(
         self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, queue: bytes
     ) -> Reply:
-        """Returns a reply with status LARGE as one with status 200 and the whole value, or 404 if the document was
-        deleted meanwhile. Nothing is charged. Raises Unavailable, also if all of it takes longer than the timeout.
+        """Returns a reply with LARGE as one with SERVED and the whole value, or MISSING if the document was deleted
+        meanwhile. Nothing is charged. Raises Unavailable, also if all of it takes longer than the timeout.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -175,7 +174,9 @@ class Store:
             reply, as_of=as_of[1] if as_of[0] <= reply.now else b""
         )  # meanwhile, another server may have taken over
         is_live = bool(value) and value[0] == STATE_LIVE
-        return replace(reply, status=200, value=value, rest=(*rest,)) if is_live else replace(reply, status=404)
+        if not is_live:
+            return replace(reply, outcome=Outcome.MISSING)
+        return replace(reply, outcome=Outcome.SERVED, value=value, rest=(*rest,))
 
     async def _read(
         self,

@@ -15,7 +15,7 @@ from api.redis import scripts
 from api.redis.scripts import serve
 from api.redis.store import Reply, read_reply
 from schemas import api_keys, layouts, names, resources
-from schemas.layouts import BEING_APPLIED, JOB_DUE, JOB_REPLAY, LEAD_BODY, NO_ETAG, NOT_SERVED, WHOLE
+from schemas.layouts import HEAD, JOB_DUE, JOB_REPLAY, LEAD_BODY, NO_ETAG, NOT_SERVED, WHOLE, Outcome
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 
@@ -96,7 +96,7 @@ def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
     value = records.read(name)
     assert value[LEAD_BODY:] == b'{"id":"x"}'
     of_key, of_organization = (100, 10_000, 100_000_000), (300, 10_000, 33_333_334)
-    assert reply == Reply(200, reply.now, *of_key, *of_organization, charged=1, value=value)
+    assert reply == Reply(Outcome.SERVED, reply.now, *of_key, *of_organization, charged=1, value=value)
     assert remaining(reply) == (99, 299)
     for bucket, full_in in zip(bucket_names(caller), (100_000_000, 33_333_334), strict=True):
         assert records.client.get(bucket) == b"%d" % (reply.now + full_in)
@@ -115,20 +115,22 @@ def test_a_bucket_does_not_expire_before_it_is_full_again(records: Records, quot
 
 
 @pytest.mark.parametrize(
-    ("status", "how", "tags", "read"),
+    ("outcome", "how", "tags", "read"),
     [
-        pytest.param(401, {"revoked": True}, [b"*"], [], id="401"),
-        pytest.param(403, {"access": False}, [b"*"], [], id="403"),
-        pytest.param(429, {"key_limit": (1, DAY)}, [b"*"], [], id="429"),
-        pytest.param(304, {}, [b"*"], ["GETRANGE 0 33"], id="304"),
-        pytest.param(404, {"state": b"D"}, [], ["GETRANGE 0 65535"], id="404, deleted"),
-        pytest.param(404, {"state": b"D"}, [b"*"], ["GETRANGE 0 33"], id="404, deleted, with a tag"),
-        pytest.param(206, {}, [], ["GETRANGE 0 65535"], id="200"),
-        pytest.param(206, {}, [b"twelve bytes"], ["GETRANGE 0 33", "GETRANGE 0 65535"], id="200 with another tag"),
+        pytest.param(Outcome.KEY_REFUSED, {"revoked": True}, [b"*"], [], id="401"),
+        pytest.param(Outcome.NO_ACCESS, {"access": False}, [b"*"], [], id="403"),
+        pytest.param(Outcome.LIMITED, {"key_limit": (1, DAY)}, [b"*"], [], id="429"),
+        pytest.param(Outcome.UNCHANGED, {}, [b"*"], ["GETRANGE 0 33"], id="304"),
+        pytest.param(Outcome.MISSING, {"state": b"D"}, [], ["GETRANGE 0 65535"], id="404, deleted"),
+        pytest.param(Outcome.MISSING, {"state": b"D"}, [b"*"], ["GETRANGE 0 33"], id="404, deleted, with a tag"),
+        pytest.param(Outcome.LARGE, {}, [], ["GETRANGE 0 65535"], id="200"),
+        pytest.param(
+            Outcome.LARGE, {}, [b"twelve bytes"], ["GETRANGE 0 33", "GETRANGE 0 65535"], id="200 with another tag"
+        ),
     ],
 )
 def test_no_more_of_the_document_is_read_than_is_needed(
-    records: Records, status: int, how: dict[str, Any], tags: list[bytes], read: list[str]
+    records: Records, outcome: int, how: dict[str, Any], tags: list[bytes], read: list[str]
 ) -> None:
     """What is refused or free costs the same for a document of any size. So the document has a megabyte here."""
     limits = {name: how[name] for name in ("access", "key_limit") if name in how}
@@ -146,7 +148,7 @@ def test_no_more_of_the_document_is_read_than_is_needed(
         seen = list(takewhile(lambda each: "over" not in each["command"], monitor.listen()))
     commands = [each["command"].split() for each in seen if each["client_type"] == "lua"]
     seen = [f"{words[0]} {words[2]} {words[3]}" for words in commands if words[1:2] == [name.decode()]]
-    assert (reply.status, seen, len(reply.value)) == (status, read, 34 if status == 304 else 0)
+    assert (reply.outcome, seen, len(reply.value)) == (outcome, read, 34 if outcome == Outcome.UNCHANGED else 0)
 
 
 @pytest.mark.parametrize("more", [-1, 0])
@@ -155,31 +157,31 @@ def test_a_value_that_is_too_long_is_left_to_the_caller(records: Records, more: 
     name = lead_name(records, caller)
     records.client.append(name, b"x" * (WHOLE.stop - len(records.read(name)) + more))
     reply = run(records, caller, name)
-    assert (reply.status, len(reply.value)) == ((200, WHOLE.stop - 1) if more < 0 else (206, 0))
+    assert (reply.outcome, len(reply.value)) == ((Outcome.SERVED, WHOLE.stop - 1) if more < 0 else (Outcome.LARGE, 0))
     assert (remaining(reply), reply.charged) == ((99, 299), 1)
 
 
 @pytest.mark.parametrize(
-    ("status", "expires_in", "organization", "lead", "tags"),
+    ("outcome", "expires_in", "organization", "lead", "tags"),
     [
-        pytest.param(401, None, {}, b"L", [], id="an unknown key"),
-        pytest.param(401, -1, {}, b"L", [], id="a key that has just expired"),
-        pytest.param(200, 1000 * DAY, {}, b"L", [], id="a key that will expire"),
-        pytest.param(403, 0, {"access": False}, b"L", [], id="access is off"),
-        pytest.param(403, 0, {"state": b"D"}, b"L", [], id="a deleted organization"),
-        pytest.param(403, 0, {"state": b"T"}, b"L", [], id="an organization with a tombstone"),
-        pytest.param(403, 0, None, b"L", [], id="an organization never heard of"),
-        pytest.param(400, 0, {}, None, [], id="no id"),
-        pytest.param(404, 0, {}, b"", [b"*"], id="a lead never heard of"),
-        pytest.param(404, 0, {}, b"D", [b"*"], id="a deleted lead"),
-        pytest.param(404, 0, {}, b"T", [b"*"], id="a lead with a tombstone"),
-        pytest.param(304, 0, {}, b"L", [b"other  bytes", ETAG], id="its tag"),
-        pytest.param(304, 0, {}, b"L", [b"*"], id="any tag"),
+        pytest.param(Outcome.KEY_REFUSED, None, {}, b"L", [], id="an unknown key"),
+        pytest.param(Outcome.KEY_REFUSED, -1, {}, b"L", [], id="a key that has just expired"),
+        pytest.param(Outcome.SERVED, 1000 * DAY, {}, b"L", [], id="a key that will expire"),
+        pytest.param(Outcome.NO_ACCESS, 0, {"access": False}, b"L", [], id="access is off"),
+        pytest.param(Outcome.NO_ACCESS, 0, {"state": b"D"}, b"L", [], id="a deleted organization"),
+        pytest.param(Outcome.NO_ACCESS, 0, {"state": b"T"}, b"L", [], id="an organization with a tombstone"),
+        pytest.param(Outcome.NO_ACCESS, 0, None, b"L", [], id="an organization never heard of"),
+        pytest.param(Outcome.NO_ID, 0, {}, None, [], id="no id"),
+        pytest.param(Outcome.MISSING, 0, {}, b"", [b"*"], id="a lead never heard of"),
+        pytest.param(Outcome.MISSING, 0, {}, b"D", [b"*"], id="a deleted lead"),
+        pytest.param(Outcome.MISSING, 0, {}, b"T", [b"*"], id="a lead with a tombstone"),
+        pytest.param(Outcome.UNCHANGED, 0, {}, b"L", [b"other  bytes", ETAG], id="its tag"),
+        pytest.param(Outcome.UNCHANGED, 0, {}, b"L", [b"*"], id="any tag"),
     ],
 )
 def test_the_answers_and_what_is_charged(
     records: Records,
-    status: int,
+    outcome: int,
     expires_in: int | None,
     organization: dict[str, Any] | None,
     lead: bytes | None,
@@ -195,19 +197,23 @@ def test_the_answers_and_what_is_charged(
     if organization is not None:
         records.organization(caller.organization_id, **organization)
     name = None if lead is None else names.document(resources.LEAD, caller.name, generation(1), str(uuid4()))
-    value = (lead or b"") + bytes(21) + ETAG + bytes(100)
+    value = (lead or b"") + bytes(HEAD - 1)  # all that a deleted one has
+    if lead == b"L":
+        value += ETAG + bytes(100)
     if name and lead:
         records.client.set(name, value)
     reply = run(records, caller, name, *tags)
-    assert reply.status == status
-    assert reply.value == {200: value, 304: b"L" + bytes(21) + ETAG}.get(status, b"")
-    charged = status in (200, 400, 404)
-    if status in (401, 403):
-        assert reply == Reply(status)
+    assert reply.outcome == outcome
+    returned: dict[int, bytes] = {Outcome.SERVED: value, Outcome.UNCHANGED: b"L" + bytes(21) + ETAG}
+    assert reply.value == returned.get(outcome, b"")
+    refused = outcome in (Outcome.KEY_REFUSED, Outcome.NO_ACCESS)
+    charged = outcome in (Outcome.SERVED, Outcome.NO_ID, Outcome.MISSING)
+    if refused:
+        assert reply == Reply(outcome)
     else:
         assert remaining(reply) == (100 - charged, 300 - charged)
     assert records.client.exists(*bucket_names(caller)) == 2 * charged
-    etag = NOT_SERVED if status in (401, 403) else ETAG if lead == b"L" else NO_ETAG
+    etag = NOT_SERVED if refused else ETAG if lead == b"L" else NO_ETAG
     assert look(records, (caller, [name or b"none"])) == [etag]
 
 
@@ -215,14 +221,14 @@ def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
     caller, other = records.caller(), records.caller()
     stored = records.read(names.api_key(other.name, api_keys.key_hash(other.key)))
     records.client.set(names.api_key(caller.name, api_keys.key_hash(caller.key)), stored)
-    assert run(records, caller, None) == Reply(401)
+    assert run(records, caller, None) == Reply(Outcome.KEY_REFUSED)
 
 
 def test_nothing_is_served_while_the_records_of_an_organization_are_applied_again(records: Records) -> None:
     caller = records.caller()
     name = lead_name(records, caller)
     records.client.setrange(caller.name, JOB_DUE.start, JOB_REPLAY)
-    assert run(records, caller, name) == Reply(BEING_APPLIED)
+    assert run(records, caller, name) == Reply(Outcome.BEING_APPLIED)
     assert look(records, (caller, [name])) == [NOT_SERVED]
 
 
@@ -238,23 +244,23 @@ def test_a_look_says_of_each_request_what_holds_for_its_own_key(records: Records
 
 
 @pytest.mark.parametrize(
-    ("lead", "key_full_in", "status", "charged"),
+    ("lead", "key_full_in", "outcome", "charged"),
     [
-        pytest.param(b"", 0, 404, False, id="there is none yet"),
-        pytest.param(b"L", 0, 200, True, id="there is one"),
-        pytest.param(None, 0, 400, True, id="no id"),
-        pytest.param(b"", 100_000 * SECOND, 429, False, id="no request is left"),
+        pytest.param(b"", 0, Outcome.MISSING, False, id="there is none yet"),
+        pytest.param(b"L", 0, Outcome.SERVED, True, id="there is one"),
+        pytest.param(None, 0, Outcome.NO_ID, True, id="no id"),
+        pytest.param(b"", 100_000 * SECOND, Outcome.LIMITED, False, id="no request is left"),
     ],
 )
 def test_a_request_that_waits_for_a_document_is_not_charged_while_there_is_none(
-    records: Records, lead: bytes | None, key_full_in: int, status: int, charged: bool
+    records: Records, lead: bytes | None, key_full_in: int, outcome: int, charged: bool
 ) -> None:
     """But it is refused like any other."""
     caller = records.caller(key_limit=(10, 100_000))
     name = None if lead is None else lead_name(records, caller, state=lead or b"D")
     fill(records, bucket_names(caller)[0], key_full_in)
     before = records.client.get(bucket_names(caller)[0])
-    assert run(records, caller, name, waits=True).status == status
+    assert run(records, caller, name, waits=True).outcome == outcome
     assert (records.client.get(bucket_names(caller)[0]) != before) is charged
 
 
@@ -274,13 +280,13 @@ def test_429_charges_neither_and_says_when(records: Records, key_full_in: int, o
     fill(records, by_organization, organization_full_in)
     before = records.client.mget(by_key, by_organization)
     reply = run(records, caller, lead_name(records, caller), b"*")
-    assert (reply.status, reply.value) == (429, b"")
+    assert (reply.outcome, reply.value) == (Outcome.LIMITED, b"")
     for wait, full_in in zip(waits(reply), (key_full_in, organization_full_in), strict=True):
         assert max(0, full_in - SLACK) <= wait <= full_in
     assert records.client.mget(by_key, by_organization) == before
     for bucket in (by_key, by_organization):
         records.client.decrby(bucket, max(waits(reply)))  # as if so much time had passed
-    assert run(records, caller, None).status == 400, "waiting so long is enough"
+    assert run(records, caller, None).outcome == Outcome.NO_ID, "waiting so long is enough"
 
 
 @pytest.mark.parametrize("lowered", [pytest.param(0, id="the key's"), pytest.param(1, id="the organization's")])
@@ -294,10 +300,10 @@ def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records, lowere
     fill(records, bucket, 2 * DAY * SECOND)
     with records.full():
         reply = run(records, caller, None)
-    assert (reply.status, reply.charged) == (400, 0)
+    assert (reply.outcome, reply.charged) == (Outcome.NO_ID, 0)
     reply = run(records, caller, None)
     full_in = (reply.key_full_in, reply.organization_full_in)
-    assert (reply.status, waits(reply)[lowered], full_in[lowered]) == (429, 8640 * SECOND, DAY * SECOND)
+    assert (reply.outcome, waits(reply)[lowered], full_in[lowered]) == (Outcome.LIMITED, 8640 * SECOND, DAY * SECOND)
     assert (waits(reply)[1 - lowered], full_in[1 - lowered], records.client.exists(other)) == (0, 0, 0)
     assert_expires(records, bucket)
 
@@ -339,7 +345,9 @@ def test_limits(
 )
 def test_exactly_the_quota_fits(records: Records, limit: tuple[int, int]) -> None:
     caller = records.caller(key_limit=limit, organization_limit=(1_000_000, 1))
-    assert [run(records, caller, None).status for _ in range(limit[0] + 1)] == [400] * limit[0] + [429]
+    assert [run(records, caller, None).outcome for _ in range(limit[0] + 1)] == [Outcome.NO_ID] * limit[0] + [
+        Outcome.LIMITED
+    ]
 
 
 def test_served_if_only_the_charge_cannot_be_written(records: Records) -> None:
@@ -347,7 +355,7 @@ def test_served_if_only_the_charge_cannot_be_written(records: Records) -> None:
     name = lead_name(records, caller)
     with records.full():
         reply = run(records, caller, name)
-    assert (reply.status, reply.charged) == (200, 0)
+    assert (reply.outcome, reply.charged) == (Outcome.SERVED, 0)
     assert not records.client.exists(*bucket_names(caller))
 
 

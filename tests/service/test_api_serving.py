@@ -21,6 +21,7 @@ from runtime.redis.access import Address
 from runtime.redis.errors import Unavailable
 from schemas import names, resources
 from schemas.control import LAYOUT, Stamp
+from schemas.layouts import Outcome
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import connected, patient
@@ -91,8 +92,8 @@ def caller_of(caller: Caller) -> Credentials:
     return credentials(caller.authorization.encode())
 
 
-async def status(store: Store, caller: Caller, lead: str | None = None) -> int:
-    return (await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")).status
+async def outcome(store: Store, caller: Caller, lead: str | None = None) -> int:
+    return (await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")).outcome
 
 
 @pytest.mark.parametrize("size", [10, 60_000])
@@ -105,12 +106,12 @@ async def test_one_request_is_one_write(any_redis: RedisService, monkeypatch: py
         caller = records.caller()
         lead = records.lead(caller.organization_id, {"pad": "x" * size})
     async with opened(settings) as (servers, _, store):
-        assert await status(store, caller, lead) == 200, "loads the script, and learns what is served"
+        assert await outcome(store, caller, lead) == Outcome.SERVED, "loads the script, and learns what is served"
         spies = []
         for transport in [cast(asyncio.Transport, link.connection._transport) for link in servers.links]:
             spies.append(Mock(side_effect=transport.write))
             monkeypatch.setattr(transport, "write", spies[-1])
-        assert [await status(store, caller, lead) for _ in range(5)] == [200] * 5
+        assert [await outcome(store, caller, lead) for _ in range(5)] == [Outcome.SERVED] * 5
         assert sum(spy.call_count for spy in spies) == 5
 
 

@@ -35,6 +35,7 @@ from runtime.redis.access import access
 from runtime.redis.connection import pack
 from runtime.redis.routing import all_of
 from schemas import names, resources
+from schemas.layouts import Outcome
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.api_server import connected
 from tests.harness.certificates import Certificate
@@ -77,7 +78,7 @@ class ApiClient:
 
     async def read(self, entry: Entry) -> bytes:
         reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
-        assert reply.status == 200
+        assert reply.outcome == Outcome.SERVED
         return reply.value
 
     async def write(self, entry: Entry) -> None:

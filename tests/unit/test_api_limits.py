@@ -14,6 +14,7 @@ from api.redis.store import Reply
 from api.request import Credentials, credentials
 from schemas import api_keys
 from schemas.gcra import Bucket, bucket, interval
+from schemas.layouts import Outcome
 from schemas.settings import Limit
 from tests.harness.crm import ORGANIZATION
 
@@ -33,7 +34,7 @@ def test_bucket_shows_what_remains_and_when(quota: int, window: int, full_in: in
     assert (bucket(quota, window, full_in), interval(quota, window)) == (found, found.interval)
 
 
-REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 100_000, 300, 10, 33_334)
+REPLY = Reply(Outcome.SERVED, 1_700_000_000_000_001, 100, 10, 100_000, 300, 10, 33_334)
 
 
 def read(lines: bytes) -> dict[bytes, bytes]:
@@ -59,11 +60,11 @@ def test_ratelimit_t_is_when_more_requests_remain(
     quota: int, window: int, remaining: int, full_in: int, more_in: int
 ) -> None:
     """draft-ietf-httpapi-ratelimit-headers-10: the effective window is that of `r`, not that of the whole quota."""
-    by_key = Reply(200, 0, quota, window, full_in, 300, 10, 0)
+    by_key = Reply(Outcome.SERVED, 0, quota, window, full_in, 300, 10, 0)
     found = read(headers(by_key))
     assert found[b"ratelimit"] == b'"key";r=%d;t=%d, "organization";r=300;t=0' % (remaining, more_in)
     assert found[b"x-ratelimit-reset"] == b"%d" % seconds(full_in), "when all of them remain"
-    by_organization = Reply(200, 0, 300, 10, 0, quota, window, full_in)
+    by_organization = Reply(Outcome.SERVED, 0, 300, 10, 0, quota, window, full_in)
     assert read(headers(by_organization))[b"ratelimit"].endswith(b'"organization";r=%d;t=%d' % (remaining, more_in))
 
 
@@ -73,7 +74,7 @@ def test_ratelimit_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(
 ) -> None:
     step = interval(quota, window)
     wait = data.draw(st.integers(1, step))
-    error = exceeded(Reply(429, 0, quota, window, step * (quota - 1) + wait, 1, 1, 0))
+    error = exceeded(Reply(Outcome.LIMITED, 0, quota, window, step * (quota - 1) + wait, 1, 1, 0))
     [t] = re.findall(rb'"key";r=0;t=(\d+)', read(error.headers)[b"ratelimit"])
     assert (wait + 999_999) // 1_000_000 == int(t) <= error.retry_after
 
@@ -103,7 +104,7 @@ def test_ratelimit_t_of_an_address_is_retry_after() -> None:
 )
 def test_x_ratelimit_headers_show_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
     of_key, of_organization = (100 - remaining[0]) * 100_000, (300 - remaining[1]) * interval(300, 10)
-    reply = Reply(200, 0, 100, 10, of_key, 300, 10, of_organization)
+    reply = Reply(Outcome.SERVED, 0, 100, 10, of_key, 300, 10, of_organization)
     assert read(headers(reply))[b"x-ratelimit-limit"] == limit
 
 
@@ -122,14 +123,14 @@ def test_retry_after_is_long_enough_and_less_than_a_second_longer(
 ) -> None:
     key_wait, organization_wait = (times * wait for times in waits)
     # Of a bucket of one request, the next one comes when it is full.
-    error = exceeded(Reply(429, 0, 1, 10**7, key_wait, 1, 10**7, organization_wait))
+    error = exceeded(Reply(Outcome.LIMITED, 0, 1, 10**7, key_wait, 1, 10**7, organization_wait))
     assert error.violated == policies
     longer = max(key_wait, organization_wait)
     assert longer <= error.retry_after * 1_000_000 < longer + 1_000_000
 
 
 SECOND = 1_000_000
-SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 0, 3, 10, 0, charged=0, value=b"document")
+SERVED = Reply(Outcome.SERVED, 1_700_000_000 * SECOND, 2, 10, 0, 3, 10, 0, charged=0, value=b"document")
 
 
 def caller(digit: str = "1", organization: str = ORGANIZATION) -> Credentials:
@@ -145,16 +146,16 @@ class At:
         return round(self.seconds * 1e9)
 
 
-def statuses(limiter: LocalLimiter, *callers: Credentials, reply: Reply = SERVED) -> list[int]:
-    return [limiter.charge(each, reply).status for each in callers]
+def outcomes(limiter: LocalLimiter, *callers: Credentials, reply: Reply = SERVED) -> list[int]:
+    return [limiter.charge(each, reply).outcome for each in callers]
 
 
-@pytest.mark.parametrize("status", [200, 400, 404])
-def test_the_reply_says_what_remains(status: int) -> None:
-    reply = LocalLimiter(clock=At()).charge(caller(), replace(SERVED, status=status))
+@pytest.mark.parametrize("outcome", [Outcome.SERVED, Outcome.NO_ID, Outcome.MISSING])
+def test_the_reply_says_what_remains(outcome: int) -> None:
+    reply = LocalLimiter(clock=At()).charge(caller(), replace(SERVED, outcome=outcome))
     assert reply == replace(
         SERVED,
-        status=status,
+        outcome=outcome,
         key_full_in=5 * SECOND,
         organization_full_in=3_333_334,
     )
@@ -172,23 +173,23 @@ def test_the_reply_says_what_remains(status: int) -> None:
 def test_429_charges_neither_and_says_when(before: str, asks: str, waits: list[int]) -> None:
     clock = At()
     limiter = LocalLimiter(clock=clock)
-    statuses(limiter, *map(caller, before))
+    outcomes(limiter, *map(caller, before))
     for _ in range(3):
         reply = limiter.charge(caller(asks), SERVED)
-        assert (reply.status, reply.value, [left.wait for left in reply.buckets()]) == (429, b"", waits)
+        assert (reply.outcome, reply.value, [left.wait for left in reply.buckets()]) == (Outcome.LIMITED, b"", waits)
     clock.seconds += (max(waits) - 1) / SECOND
-    assert limiter.charge(caller(asks), SERVED).status == 429
+    assert limiter.charge(caller(asks), SERVED).outcome == Outcome.LIMITED
     clock.seconds += 1 / SECOND
-    assert limiter.charge(caller(asks), SERVED).status == 200
+    assert limiter.charge(caller(asks), SERVED).outcome == Outcome.SERVED
 
 
 def test_local_limiter_with_many_callers_forgets_the_oldest() -> None:
     """The bucket that has not been charged for the longest time is forgotten. Organizations share none."""
     limiter = LocalLimiter(max_buckets=4, clock=At())
     many = [caller("2", f"00000000-0000-4000-8000-{number:012}") for number in range(50)]
-    assert statuses(limiter, *many) == [200] * 50
+    assert outcomes(limiter, *many) == [Outcome.SERVED] * 50
     assert len(limiter._full_at) == 4
-    assert statuses(limiter, many[-1], many[-1]) == [200, 429]
+    assert outcomes(limiter, many[-1], many[-1]) == [Outcome.SERVED, Outcome.LIMITED]
 
 
 def test_what_is_in_regular_use_is_not_forgotten() -> None:
@@ -207,7 +208,7 @@ def test_never_more_than_the_quota_and_what_was_regained(pauses: list[int]) -> N
     served = []
     for pause in pauses:
         clock.seconds += pause / SECOND
-        if limiter.charge(caller(), SERVED).status == 200:
+        if limiter.charge(caller(), SERVED).outcome == Outcome.SERVED:
             served.append(clock.seconds)
     for start in range(len(served)):
         for end in range(start, len(served)):

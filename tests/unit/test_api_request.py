@@ -48,6 +48,7 @@ from docs.generate.key_vectors import Vector, vectors
 from runtime.redis.errors import ErrorReply
 from schemas import api_keys, names
 from schemas.api_keys import PREFIX
+from schemas.layouts import Outcome
 from schemas.resources import CONTACT
 from schemas.settings import ApiSettings, RequestLogMode, networks
 from tests.harness import crm
@@ -233,7 +234,7 @@ async def test_defect_in_a_handler_is_logged_and_answered_with_500(caplog: pytes
 
 
 def test_stored_document_that_cannot_be_read_says_what_to_do() -> None:
-    stored = Reply(200, 0, 100, 10, 0, 300, 10, 0, value=bytes(CONTACT.body_offset) + b"\xff")
+    stored = Reply(Outcome.SERVED, 0, 100, 10, 0, 300, 10, 0, value=bytes(CONTACT.body_offset) + b"\xff")
     with pytest.raises(InternalError, match="`rebuild --organization` writes it again"):
         Documents(CONTACT)._response(stored)
 

@@ -12,16 +12,15 @@
 --       record of an organization has them); each pair applies if the organization does not set that limit. One more
 --       byte behind them: the request will wait for a document that does not exist, so that 404 is not charged.
 --       etags: those of the request (12 bytes each), or `*`
--- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again),
---         or a list of two strings. The first one is:
---         status, now, key quota, window, full in, organization quota, window, full in, charged
+-- Returns BEING_APPLIED, KEY_REFUSED or NO_ACCESS, or a list of two strings. The first one is:
+--         outcome, now, key quota, window, full in, organization quota, window, full in, charged
 --         (`<I2I8I4I4I8I4I4I8B`).
 --         Times are in microseconds, windows in seconds. "full in" is the time until the bucket is full again.
---         charged: 0 if the charge could not be written; the caller then applies its local limiter. 400 means that
---         there is no document in KEYS. The second one is the whole value for 200, its first 34 bytes for 304,
+--         charged: 0 if the charge could not be written; the caller then applies its local limiter. NO_ID means that
+--         there is no document in KEYS. The second one is the whole value for SERVED, its first 34 bytes for UNCHANGED,
 --         otherwise nothing: Redis 7 would hash each byte of the value again if both were one string.
---         status LARGE: it would be 200, and is charged as such, but the value is so long that the caller has to read
---         it by itself (WHOLE in schemas/layouts.py): the replies of all requests share a connection.
+--         LARGE: the value is so long that the caller has to read it by itself (WHOLE in schemas/layouts.py), because
+--         the replies of all requests share a connection.
 
 -- A local variable is found faster. A function costs as much as ten arguments whenever the script is called: there is
 -- none but for what is rare.
@@ -72,26 +71,26 @@ if key_full_at > now + key_burst or full_at > now + burst then
   full_at, stored = drained(KEYS.organization_limit, full_at, now + burst, stored)
 end
 
-local status, value = 200, ''
+local outcome, value = SERVED, ''
 local is_awaited = false
 if key_full_at - now > key_burst - key_interval or full_at - now > burst - interval then
-  status = 429
+  outcome = LIMITED
 elseif not KEYS.document then
-  status = 400
+  outcome = NO_ID
 else
   -- Only now, and no more than is needed: what is refused or free must not cost more if the document is large.
   if ARGV[FIRST.etags] then
     value = call('GETRANGE', KEYS.document, '0', ETAG_LAST)
     local etag = sub(value, ETAG)
     for i = FIRST.etags, #ARGV do
-      if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
+      if ARGV[i] == etag or ARGV[i] == '*' then outcome = UNCHANGED end
     end
   end
-  if status == 200 then value = call('GETRANGE', KEYS.document, WHOLE_AT, WHOLE_LAST) end
+  if outcome == SERVED then value = call('GETRANGE', KEYS.document, WHOLE_AT, WHOLE_LAST) end
   if byte(value) ~= STATE_LIVE then
-    status, value, is_awaited = 404, '', #ARGV.limits > 16
+    outcome, value, is_awaited = MISSING, '', #ARGV.limits > 16
   elseif #value >= WHOLE_END then
-    status, value = LARGE, ''
+    outcome, value = LARGE, ''
   end
 end
 
@@ -99,7 +98,7 @@ end
 -- expiry, which costs as much as all the rest of SET. INCRBY is cheaper than a SET that keeps the expiry: it changes
 -- the number in place, and its reply, that number, is not a table.
 local charged = 1
-if status ~= 429 and status ~= 304 and not is_awaited then
+if outcome ~= LIMITED and outcome ~= UNCHANGED and not is_awaited then
   key_full_at, full_at = key_full_at + key_interval, full_at + interval
   local span = key_full_at - key_full_at % BUCKET_SPAN
   local reply = key_stored and key_stored - key_stored % BUCKET_SPAN == span
@@ -122,5 +121,5 @@ if status ~= 429 and status ~= 304 and not is_awaited then
   end
 end
 
-return { struct.pack('<I2I8I4I4I8I4I4I8B', status, now, key_quota, key_window, key_full_at - now, quota, window,
+return { struct.pack('<I2I8I4I4I8I4I4I8B', outcome, now, key_quota, key_window, key_full_at - now, quota, window,
   full_at - now, charged), value }

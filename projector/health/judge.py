@@ -42,7 +42,7 @@ def problems(found: Observation) -> list[Problem]:
     """Returns the problems, causes before their effects, and then the notes. A problem that only follows from another
     one is left out, and the same problem of several projectors is one.
     """
-    every = merged([*of_servers(found), *_of_projection(found), *of_api(found), *_notes(found)])
+    every = merged([*of_servers(found), *_of_projection(found), *of_api(found), *notes(found)])
     same: dict[Problem, list[Problem]] = {}
     for it in every:
         by = getattr(it, "programs", ())
@@ -343,7 +343,8 @@ def _stale(redis: RedisPart, found: Observation) -> Iterator[Problem]:
         yield problem.Stale(records, age, hindered, _are_enough(redis, found))
 
 
-def _notes(found: Observation) -> Iterator[Problem]:
+def notes(found: Observation) -> Iterator[Problem]:
+    """Yields what somebody should know, although it hinders nothing."""
     if (redis := found.redis) is None:
         return
     record = redis.record

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from projector.errors import Refused
-from projector.health.judge import Lasting, WatchedLine, causes, is_elsewhere, merged, of_records
+from projector.health.judge import Lasting, WatchedLine, causes, is_elsewhere, merged, notes, of_records
 from projector.health.observe import Observation, Observer
 from projector.kafka.client import principal
 from projector.ledger.breaks import BREAKS
@@ -27,6 +27,8 @@ from projector.problem import (
     OfLine,
     OlderPublished,
     Problem,
+    RebuildDue,
+    RedisNearlyFull,
     RedisUnknown,
     lasting,
     seconds_of,
@@ -177,11 +179,14 @@ class Watch(Collector):
         self._observed = now, found
         if (until := found.complete_until) is not None:
             self._complete = (int(found.at), until)
-        self._report()
+        self._report(found)
 
-    def _report(self) -> None:
-        """Log each problem once: when it begins, and when it has ended."""
-        now = {(it.label, subject): it for it in self.problems() for subject in it.subjects}
+    def _report(self, found: Observation) -> None:
+        """Log each problem once, when it begins and when it has ended. A rebuild that is due, and memory that is nearly
+        full, are logged as well.
+        """
+        due = [it for it in notes(found) if isinstance(it, RebuildDue | RedisNearlyFull)]
+        now = {(it.label, subject): it for it in [*self.problems(), *due] for subject in it.subjects}
         for it in {now[name] for name in now.keys() - self._logged.keys()}:
             logger.warning(str(say(it)), extra={"problem": it.label})
         for it in {self._logged[name] for name in self._logged.keys() - now.keys()}:

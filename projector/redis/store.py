@@ -223,10 +223,6 @@ class Store:
         """Returns the clock of each server that holds documents, and that of this program. Raises Unavailable."""
         return await all_of([_clocks(node) for node in await self._servers.nodes()])
 
-    async def memory_ratio(self) -> float:
-        """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
-        return max(memory.share for memory in await self.memories())
-
     async def writer_connections(self) -> dict[str, list[ClientConnection]]:
         """Returns the connections of programs that write, by the id of the program. Raises Unavailable."""
         found: dict[str, list[ClientConnection]] = {}

@@ -1,5 +1,5 @@
-"""The upkeep of a projector beside its lines: once a second it notes which shards are complete, finishes drops and logs
-warnings. What one projector does for all is in `projector/upkeep/duty.py`.
+"""The upkeep of a projector beside its lines: once a second it logs the acts of operators, notes which shards are
+complete, and finishes drops. What one projector does for all is in `projector/upkeep/duty.py`.
 """
 
 import logging
@@ -11,7 +11,6 @@ from projector.kafka.reader import open_reader
 from projector.ledger import acts, copies, sweep
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
-from projector.mapping import VERSION
 from projector.record import Partition
 from projector.stop import Stop, repeat
 from schemas.control import GenerationId, number_of
@@ -20,10 +19,8 @@ from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 1.0
 _SHORT_PAUSE_SECONDS = 0.1  # while readers wait for a shard to be filled
-_WARN_SECONDS, _MEASURE_SECONDS = 60.0, 10.0
 _SWEEP_SECONDS = 20.0
 """After this time in `dropping`, the command that drops a generation is assumed dead."""
-_MEMORY_WARNING = 0.8
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +37,6 @@ class Keeper:
         self._end_offsets: dict[str, dict[Partition, int]] = {}
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
         self._dropping_since: dict[GenerationId, float] = {}
-        self._warned_at = self._measured_at = -_WARN_SECONDS
         self._acts = acts.ActLog(writing.store)
 
     async def run(self, stop: Stop) -> None:
@@ -58,7 +54,6 @@ class Keeper:
         await self._acts.report()  # first: what is done from now on is logged, however long the rest takes
         await self._note_filled(record)
         await self._finish_drops(record)
-        await self._warn(record)
 
     async def _note_filled(self, record: ControlRecord) -> None:
         """Note which shards hold everything. Until then the API serves nothing from them, because it would return 404
@@ -113,24 +108,3 @@ class Keeper:
                     logger.warning("a drop was not finished", extra={"generation": number, "error": str(error)})
                 else:
                     logger.info("a drop was finished", extra={"generation": number, "keys": keys})
-
-    async def _warn(self, record: ControlRecord) -> None:
-        now = time.monotonic()
-        if now - self._warned_at < _WARN_SECONDS or now - self._measured_at < _MEASURE_SECONDS:
-            return
-        self._measured_at = now
-        ratio = await self._store.memory_ratio()
-        due = record.rebuild_due()
-        if ratio >= _MEMORY_WARNING:
-            logger.warning("the memory of Redis is nearly full: raise maxmemory", extra={"used": round(ratio, 3)})
-        if due:
-            logger.warning(
-                "a rebuild is due: the live generation was written with an older mapping version",
-                extra={
-                    "generation": number_of(record.state.live),
-                    "mapping": record.state.generations[record.state.live].mapping,
-                    "program_mapping": VERSION,
-                },
-            )
-        if due or ratio >= _MEMORY_WARNING:
-            self._warned_at = now

@@ -40,7 +40,7 @@ def test_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch:
             lambda: metric(port, "leadview_projector_rebuild_due") == 1,
             "metrics say that a rebuild is due",
         )
-        wait_until(lambda: "a rebuild is due" in new.log.read_text(), "its log says so as well")
+        wait_until(lambda: "rebuild due: " in new.log.read_text(), "its log says so as well")
         due = f"rebuild due: this program has mapping version {projectors.NEXT_VERSION}"
         assert due in leadview.ask("status", command=NEXT)
 

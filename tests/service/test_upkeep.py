@@ -252,7 +252,7 @@ async def test_act_that_comes_while_the_first_turn_lasts_is_logged(
     control.write(alone.client)
     turn = Keeper(alone.settings, alone.writing)._turn
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(Keeper, "_warn", lambda *_: acts.note(alone.store, Act("drop", [], "me")))
+        meanwhile.setattr(Keeper, "_finish_drops", lambda *_: acts.note(alone.store, Act("drop", [], "me")))
         await turn()
     with caplog.at_level("INFO"):
         await turn()

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from math import inf
 from random import Random
+from select import select
 from typing import Any
 
 import orjson
@@ -110,6 +111,9 @@ class Reader(Repeating):
             headers["Prefer"] = f"wait={answer.wait}"
         if tag and (answer.wait or self._random.random() < 0.5):
             headers["If-None-Match"] = answer.other = tag
+        # As the pools of HTTP clients do: a process that was killed meanwhile has closed it.
+        if connection.sock and select([connection.sock], [], [], 0)[0]:
+            connection.close()
         connection.request("GET", _PATHS[answer.wanted[0]] + answer.wanted[2], headers=headers)
         reply = connection.getresponse()
         body = reply.read()

@@ -6,6 +6,7 @@ as first name. Of the three organizations of a chaos run, the third is now and t
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -136,8 +137,13 @@ class Core:
         return self.delete(entity, tombstone=True)
 
     def much_later(self, entity: Entity) -> Message:
-        """Returns a tombstone with a time by which segments have ended. All that comes is later."""
-        self._numbers = count(next(self._numbers) + _MUCH_LATER)
+        """Returns a tombstone with a time by which segments have ended. All that comes is later.
+
+        A segment ends when a record is a second later than its first one. That may be the marker of a transaction,
+        which has the time of a broker.
+        """
+        now = round((time.time() - crm.at_ms(0) / 1000) / _STEP_SECONDS)
+        self._numbers = count(max(next(self._numbers), now) + _MUCH_LATER)
         return crm.tombstone(entity[0], entity[2], entity[1], self._seconds())
 
     def newest_of(self, entity: Entity) -> Message:

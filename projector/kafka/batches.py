@@ -293,7 +293,8 @@ class FetchedRecords:
             yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
             return
         before, count, why = batch.first - 1, 0, None
-        held: list[Record] = []  # until it is known whether the records behind them can be read
+        # The last piece is kept back: a fault behind it may have to share its last offset.
+        held: list[Record] = []
         for piece, sizes in records:
             if held:
                 yield held
@@ -301,7 +302,8 @@ class FetchedRecords:
             if why:
                 break
             before, count = piece[-1].offset, count + len(sizes)
-        if (why := why or batch.not_as_promised(count)) and held and held[-1].offset == batch.last:
+        why = why or batch.not_as_promised(count)
+        if why and held and held[-1].offset == batch.last:
             # No offset is left for what cannot be read: its dead letter has that of the last record.
             held += self._fault(batch, batch.last, why)
         if held:

@@ -1,7 +1,7 @@
 """Carries out intents: writes them, and does what the replies require.
 
-Each lead of a changed contact gets the summary that is stored when the lead is written again (a fan-out in steps, with
-at most about 100 leads per call). So changes that are stored before a fan-out share it. A lead that has moved is
+When a contact changes, its leads are written again (a fan-out in steps, with at most about 100 leads per call). Each
+gets the summary that is stored by then, so that several changes share a fan-out. A lead that has moved is
 removed from the index of its former contact. An API key whose hash has changed is written with both records. A deleted
 or recreated organization becomes a job. A record that was published behind a newer one of its entity is noted
 (`projector/ledger/late_versions.py`). All of this is safe to repeat at any time.

@@ -149,10 +149,12 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
     ends: list[bytes] = []
     owners = [names.organization(intent.organization_id) for intent in intents]
     lead_ids = names.short_ids([intent.id for intent in intents])
+    # A marker has no contact: its own id stands there until the names are replaced below.
     contact_ids = names.short_ids(
         [intent.contact_id if isinstance(intent, PutLead) else intent.id for intent in intents]
     )
     leads = names.in_generations(LEAD, zip(owners, lead_ids, strict=True), generations)
+    # Behind the name of each contact comes that of the index of its leads.
     of_contacts = names.in_generations(CONTACT, zip(owners, contact_ids, strict=True), generations)
     per_lead = 2 * len(generations)
     for number, intent in enumerate(intents):
@@ -165,7 +167,7 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
             bodies.append(b"")
             ends.append(b"")
             of_contacts[number * per_lead : (number + 1) * per_lead] = [owners[number]] * per_lead
-    contacts = of_contacts[::2]  # the others are their indexes
+    contacts = of_contacts[::2]
     return scripts.put_leads(
         documents=leads,
         organizations=owners,

@@ -2,7 +2,7 @@
 script of that name in the folder `lua`. The header of the script says what the names mean and what it replies.
 
 `@_folder.script` (`runtime/redis/scripts.py`) puts the script in the place of the function when this module is
-imported, and compares their names. Each script begins with `layout.lua`.
+imported, and compares their names. Each script begins with `heads.lua`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from runtime.redis.scripts import Folder, Key, Keys, OptionalKey
 
-_folder = Folder("projector.redis", always=("layout",))
+_folder = Folder("projector.redis", always=("heads",))
 SCRIPTS = _folder.scripts
 """All of them."""
 

@@ -2,7 +2,7 @@
 
 Nothing here writes to Redis in a way of its own. What Kafka has is applied once more, as a line applies it. What Kafka
 no longer has is deleted by the tombstone that compaction has removed: one that comes right after the event that the
-stored value shows, and before any other. So the same check that orders all events (`is_newer` in `layout.lua`) deletes
+stored value shows, and before any other. So the same check that orders all events (`is_newer` in `heads.lua`) deletes
 exactly the value that was compared, in one step: whatever was stored since is newer. Its time is 0, so that it is never
 later than an event of another partition. The marker that it leaves keeps the version, so no older event brings the
 entity back.

@@ -13,7 +13,7 @@ local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 local function refusal_of(key, organization, organization_name)
-  -- Here  admission
+  -- Here  key_and_access
 end
 
 local count = #ARGV

@@ -38,7 +38,7 @@ if not key then call('GET', KEYS.key) end
 if not organization then call('GET', KEYS.organization) end
 
 local organization_name = KEYS.organization
--- Here  admission
+-- Here  key_and_access
 
 local key_quota, key_window, quota, window = unpack_bytes('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 or quota == 0 then
@@ -52,7 +52,7 @@ local key_interval, interval = key_window * 1000000 + key_quota - 1, window * 10
 key_interval, interval = (key_interval - key_interval % key_quota) / key_quota, (interval - interval % quota) / quota
 local key_burst, burst = key_interval * key_quota, interval * quota
 
--- What is stored becomes a number; nil if there is none. (tonumber() would read it twice.)
+-- What is stored becomes a number; false if there is none. (tonumber() would read it twice.)
 key_stored, stored = key_stored and key_stored + 0, stored and stored + 0
 local key_full_at = key_stored and key_stored > now and key_stored or now
 local full_at = stored and stored > now and stored or now
@@ -96,7 +96,8 @@ end
 
 -- A bucket expires at the end of the ten seconds in which it will be full again. So most charges need not set its
 -- expiry, which costs as much as all the rest of SET. INCRBY is cheaper than a SET that keeps the expiry: it changes
--- the number in place, and its reply, that number, is not a table.
+-- the number in place, and its reply is that number. The reply of a SET is a table, as that of a failure is: only this one
+-- has `err`.
 local charged = 1
 if outcome ~= LIMITED and outcome ~= UNCHANGED and not is_awaited then
   key_full_at, full_at = key_full_at + key_interval, full_at + interval

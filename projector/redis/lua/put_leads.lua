@@ -14,6 +14,7 @@
 -- Returns a list: a string with a digit for each lead (that of `write_each`); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
+-- `write_each` sets what the section `write` uses: stored, prefixes, at, part, k, name, link, organization, found.
 local width, last, linked, checks = PUT_LEAD_PREFIX, STORED_CONTACT_ID_LAST, 1, false
 local firsts = ARGV.repeated == '1' and {} -- the first leads of contacts that this call has changed
 

@@ -32,27 +32,27 @@ local stored_any, others = call('EXISTS', unpack(KEYS, 1, documents)) > 0, nil
 local values, codes = { unpack(KEYS, 1, 2 * documents) }, { unpack(KEYS, 1, count) }
 local latest, reply, k, v, at, part = ARGV.repeated == '1' and {}, { '' }, 0, 0, 1, FIRST.bodies
 for record = 1, count do
-  local code, found, order = STALE_TEXT, nil, nil
+  local code, found, late = STALE_TEXT, nil, nil
   for _ = 1, generations do
     k = k + 1
     local name = KEYS[k]
     local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
     local newer = stored == '' or is_newer(stored, prefixes, overwrite_equal, at)
-    local behind = (not newer or overwrite_equal) and #stored >= HEAD and order_of(stored, prefixes, at)
-    if not others and (newer or behind or checks) then
+    local late_here = (not newer or overwrite_equal) and #stored >= HEAD and order_of(stored, prefixes, at)
+    if not others and (newer or late_here or checks) then
       others = call('MGET', unpack(KEYS, documents + 1, documents + count + linked * documents))
     end
     local organization = others and others[record]
     local is_deleted = organization and #organization == JOB_DUE_END
-    if behind then
-      if behind == REPEATED and byte(stored) == STATE_LIVE
+    if late_here then
+      if late_here == REPEATED and byte(stored) == STATE_LIVE
         and sub(stored, BODY_HASH, BODY_HASH_END) ~= sub(prefixes, at + HEAD, at + BODY_HASH_END - 1) then
-        behind = REUSED
+        late_here = REUSED
       end
-      newer = newer and behind ~= REUSED
-      -- Generations of two mapping versions have other bodies of one event: if one of them repeats it, it is the
-      -- same. Nothing is said about what a deleted organization had.
-      if not (newer or order == OLDER or order == REPEATED or is_deleted) then order = behind end
+      newer = newer and late_here ~= REUSED
+      -- Generations of two mapping versions have other bodies of one event. So REPEATED in one generation outweighs
+      -- REUSED in another. Nothing is said about what a deleted organization had.
+      if not (newer or late == OLDER or late == REPEATED or is_deleted) then late = late_here end
     end
     if newer and is_deleted and (stored == '' or ARGV[part] ~= '') then
       if code == STALE_TEXT then code = ORGANIZATION_DELETED_TEXT end
@@ -66,7 +66,7 @@ for record = 1, count do
     end
 --- check
   end
-  if order and not (order == REPEATED and code == WRITTEN_TEXT) then code = order end
+  if late and not (late == REPEATED and code == WRITTEN_TEXT) then code = late end
   codes[record] = code
   at, part = at + width, part + 1
   if found then

@@ -53,7 +53,7 @@ loopback device (64 KiB): with less, each part of a large response would wait 40
 RECEIVE_BUFFER = 32 * 1024
 """Likewise for what a client has sent and this worker has not read, because it answers a former request."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Of each worker: 64 of the largest documents, or some tens of thousands of usual ones."""
+"""Maximum for each worker: 64 of the largest documents, or tens of thousands of usual ones."""
 MAX_HEAD_BYTES = 16 * 1024
 _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
@@ -66,7 +66,7 @@ _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
 _VERSION_LENGTH = 11
 _CACHED_HOSTS = 16
-# As numbers, because bytes are searched for a number three times as fast as for bytes.
+# These are numbers, because `in` finds a number in bytes three times as fast as it finds bytes.
 _NUMBER_SIGN, _PERCENT = ord("#"), ord("%")
 
 # RFC 3986, section 3.2.2: a registered name or an IPv4 address, or an IPv6 address in brackets. Then a port.
@@ -92,7 +92,7 @@ class UnreadResponses:
 
     def add(self, connection: "Edge", organization: bytes, waiting: int) -> None:
         """Note that `waiting` bytes of a response to this organization did not fit into the send buffer. They count
-        until the client has taken all of them, because the memory of a response is freed at once.
+        until the client has taken all of them, because the memory of a response is only freed as a whole.
         """
         size = waiting + SEND_BUFFER
         self._waiting[connection] = organization, size
@@ -148,7 +148,7 @@ class Edge(asyncio.Protocol):
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
     stalled_seconds: ClassVar[float] = 30.0
     """Maximum time a client may leave response bytes unread, once the send buffer is full or the connection closes. If
-    it takes none at all, this holds for each byte (`api.server.listen`)."""
+    it takes none at all, the time of each byte is counted from when that byte was sent (`api.server.listen`)."""
     idle_seconds: ClassVar[float] = 620.0
     """Maximum time between two requests (LEADVIEW_API_KEEP_ALIVE). It has to be longer than a reverse proxy keeps an
     idle connection. Otherwise the proxy could send a request on a connection that the API is closing."""
@@ -363,7 +363,7 @@ class Edge(asyncio.Protocol):
         if has_body and method in (b"GET", b"HEAD") and not self._is_body_empty():
             self._wait(self.head_seconds)
             return
-        # What the usual form, a path, may contain was checked by the parser.
+        # Usually the target is a path. The parser has already checked what a path may contain.
         path = target.partition(b"?")[0] if target.startswith(b"/") else httptools.parse_url(target).path or b"/"
         request = Request(
             request_id(self._headers.get(b"x-request-id")),
@@ -451,7 +451,7 @@ class Edge(asyncio.Protocol):
             return
         self._keep_alive &= not self._worker.draining
         self._write(request, response, close=not self._keep_alive)
-        if self._transport.is_closing():  # `unread` has chosen this connection
+        if self._transport.is_closing():  # `unread` has aborted this connection
             return
         self._resume_reading()
         if not self._keep_alive:

@@ -1,8 +1,8 @@
 """Requests that wait until a record changes (`Prefer: wait`, RFC 7240).
 
-The worker looks after all that wait at one server, many in one call, which reads the ETags of their records and whether
-their keys are still served. It looks more rarely the more of them there are, so that they cost Redis no more than 5 %
-of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
+The worker looks at all requests that wait for one server, many in one call: it reads the ETags of their records, and
+whether their keys are still served. The more requests wait, the more rarely it looks, so that they cost Redis no more
+than 5 % of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ MOST_OF_ONE = 64
 _LEAST_SECONDS = 0.005
 """The shortest pause between two looks."""
 _SECONDS_EACH = 150e-6
-"""The time between the beginnings of two looks for each request that waits, if their sum is longer: Redis needs up to
-seven microseconds for each. With the most that may wait it is three quarters of a second: a revoked key has to end a
-wait within one."""
+"""Each request that waits adds this much to the time from the beginning of one look to the beginning of the next: Redis
+needs up to seven microseconds for each request. For `MOST` requests, the sum is three quarters of a second, because a
+revoked key has to end a wait within one second. The pause between two looks is never less than `_LEAST_SECONDS`."""
 MOST_IN_A_CALL = 100
 """Maximum number of requests in one call: Redis does nothing else meanwhile."""
 _CALLS = 32
@@ -97,7 +97,7 @@ class Waiting:
 
     async def look(self) -> None:
         """Wake those whose record has changed, those whose key is not served any more, and those whose server cannot be
-        asked: they find out why.
+        asked. Each of them then finds out by itself why it was woken.
         """
         # On a cluster, the records of an organization are in one slot, and a script may read those of one slot only.
         sharded = self._store.sharded

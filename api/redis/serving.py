@@ -7,8 +7,9 @@ being filled, the API answers 503 and nothing else.
 Usually a shard has one copy. A shard that took over the slots of another one has the copy of that shard, too, or lacks
 it because that shard was lost. Then all copies that it should have are asked after each reply.
 
-On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots,
-and a shard is believed for another slot only if all copies of all shards are complete (`docs/how-it-works.md`).
+On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots.
+If no copy of a shard answers for a slot, the shard is believed for it only if all copies of all shards are complete
+(`docs/how-it-works.md`).
 
 A usual request needs four functions of this module: `known` and `check` before it is sent, `read` and `as_of` when its
 reply has come (`Store._read`, `Store._call` and `Connection.call_packed`). All else is for the beginning of a
@@ -58,7 +59,7 @@ class Serving:
         self._checks: dict[Link, Check | None] = {}
         self._checks_of: tuple[int, bytes] = (-1, b"")
         self.ready = False
-        """The last result of `check_ready`, which has met the error `unready`; that is empty if it is ready."""
+        """True if the last `check_ready` succeeded. `unready` is the text of its error; empty if there was none."""
         self.unready = ""
         self._reserved: dict[Link, str | None] = {}
         self._reserved_of = -1
@@ -137,7 +138,7 @@ class Serving:
                 return await self._ask(link, tag, map_version)
             except Rebuilding:
                 if map_version == self._servers.map_version:
-                    raise  # otherwise what was asked was not about the slots that the shard has now
+                    raise  # otherwise slots have moved meanwhile, so the shard is asked again
 
     async def _ask(self, link: Link, tag: bytes | None, map_version: int) -> GenerationId:
         said: dict[bytes, list[bytes | None]] = {}
@@ -201,8 +202,8 @@ class Serving:
         return generation
 
     async def _ask_copy(self, tag: bytes) -> tuple[list[bytes | None], bytes | None]:
-        """Returns the reply of a copy, as that to `check`, and at the same moment which slots each copy answers for.
-        Raises Unavailable, and Rebuilding if it is not complete.
+        """Returns what a copy replies to `check`, and its field that says which slots each copy answers for, both read
+        at the same moment. Raises Unavailable, and Rebuilding if the copy is not complete.
         """
         name = names.copy(names.CONTROL, tag)
         try:
@@ -264,7 +265,9 @@ class Serving:
         await self._servers.call(tag.encode(), b"GETRANGE", document, 0, 0)
 
     def _tag_in(self, link: Link) -> str | None:
-        """Returns the hash tag of an organization that nobody has, whose keys this shard holds. Raises Unavailable."""
+        """Returns a hash tag that no organization uses, in a slot of this shard; None if the shard has no slots. Raises
+        Unavailable.
+        """
         if self._reserved_of != self._servers.map_version:
             self._reserved, self._reserved_of = {}, self._servers.map_version
         if link not in self._reserved:

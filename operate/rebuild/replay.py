@@ -146,7 +146,7 @@ async def replay(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild
             record = session.record
         if record.is_complete(rebuild.generation):
             return
-        # More than once if Redis loses writes of a topic that was replayed already, while another one is replayed.
+        # This loop repeats if Redis loses writes of a topic after its replay, while another topic is replayed.
         while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
             for kind in RESOURCES:
                 await _replay_kind(writing, settings, rebuild, kind, pacer, stop)
@@ -189,8 +189,8 @@ async def _replay_kind(
 async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int:
     """Wait until the projectors are less than a second behind the end offsets, or `stop` is set. Returns 0 then.
 
-    Returns how many records they are behind if they are not after a minute, or if only a transaction holds them back
-    that has been open for longer than usual. Raises Unavailable.
+    Returns how many records they are behind if this takes longer than a minute, or if nothing holds them back but a
+    transaction that has been open for longer than usual. Raises Unavailable.
     """
     at_readable_end: float | None = None
     deadline = time.monotonic() + _CATCH_UP_SECONDS

@@ -1,6 +1,6 @@
 """Reads the records of some topics: as a member of a consumer group, or ranges of offsets outside any group.
 
-The consumer of aiokafka fetches none of them. It decompresses a batch whatever its size becomes, and raises out of
+They are not fetched by aiokafka's consumer, which decompresses a batch without a limit on its size, and raises out of
 `getmany` if a batch cannot be decompressed or if the name of a header is not UTF-8: at the same position each time, and
 without the offset. It also asks each broker for as many bytes as all of them may return, and for more while some
 partitions still have records.
@@ -206,8 +206,8 @@ class Fetcher:
         by_topic: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for at, offset in wanted:
             by_topic[at.topic].append((at.partition, offset, self._most_bytes // 2))
-        # While something is held, the broker does not wait for records: otherwise those behind what is held would
-        # have to wait for its answer.
+        # While records are held, the broker answers at once. If it waited for others, the records behind those that
+        # are held could not be asked for until it had answered.
         wait = 0 if self._held else LINGER_MS
         most = self._most_bytes // max(1, len(self._client.cluster.brokers()))
         request = FetchRequest(wait, 1, most, READ_COMMITTED, list(by_topic.items()), self._rack)
@@ -276,8 +276,8 @@ class _Fetching:
         await self._consumer.stop()
 
     def read_as(self, histories: Mapping[str, int], cluster: str) -> None:
-        """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis. Raises
-        Unavailable if these are brokers of another cluster than this one, as far as both are known.
+        """Give records the history of their topic (`Record.history`), which is part of what is written to Redis. Raises
+        Unavailable if the brokers do not belong to the cluster with the id `cluster`, as far as both ids are known.
         """
         if cluster and self.cluster and cluster != self.cluster:
             raise Unavailable(OtherCluster(cluster, self.cluster, accepted=False, access=False))
@@ -305,8 +305,8 @@ class _Fetching:
         return {partition: (first[partition], last[partition]) for partition in partitions}
 
     async def whole_range(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Returns the first offset and the end offset of each partition: what Kafka has acknowledged. What is behind an
-        open transaction is in it, and cannot be read. Raises Unavailable.
+        """Returns the first offset and the end offset of each partition: what Kafka has acknowledged. This includes
+        what is behind an open transaction and cannot be read. Raises Unavailable.
         """
         first = await self._first_offsets(partitions)
         last = await self.end_offsets(partitions)
@@ -398,7 +398,8 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:  # noqa: ARG002 - of aiokafka
         """Called by aiokafka."""
         self._consumer.pause(*self._consumer.assignment())  # so that aiokafka's consumer fetches nothing
-        # Also those that another member has now: until here they counted as assigned, and may have been sought again.
+        # Partitions that another member has now are reset, too. They counted as assigned until now, so `seek` may have
+        # been called for them again.
         self.reset(self._fetcher.offsets)
 
     async def seek(
@@ -443,7 +444,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     @property
     def has_jumped(self) -> bool:
-        """True if the records at an offset that was to be read are gone, and those at the first offset follow."""
+        """True if records of a partition were deleted before they were read: reading continues at its first offset."""
         return not self._fetcher.jumped.isdisjoint(self._fetcher.offsets)
 
     async def is_elsewhere(self, cluster: str) -> bool:
@@ -485,15 +486,15 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """
         if (look_ups := client_of(self._consumer).look_ups) != self._look_ups:
             self._look_ups = look_ups
-            self.reset(self._fetcher.offsets)  # what has these offsets now may be another history, or another cluster
+            self.reset(self._fetcher.offsets)  # these offsets may be of another history now, or of another cluster
         async with errors():
             return await self._fetcher.poll(most, wait)
 
     def position(self, partition: Partition) -> int | None:
         """Returns the next offset to be read, after any transaction markers; None if the partition waits for `seek`.
 
-        Before `seek`, records that were read before a rebalance may not have been applied, and Redis may have lost what
-        the group has committed.
+        Until `seek`, no offset is certain: records that were read before a rebalance may not have been applied, and
+        Redis may have lost records that the group has committed.
         """
         return self._fetcher.offsets.get(partition)
 
@@ -530,7 +531,9 @@ class Reader(_Fetching):
         return self._unpacker.histories
 
     async def members(self) -> list[Member] | None:
-        """Returns who is a member of the groups of the settings; None if it is not known, such as without the right."""
+        """Returns the members of the groups of the settings; None if they are not known, for example if the right to
+        ask for them is missing.
+        """
         try:
             return await self._groups.members(client_of(self._consumer))
         except Unavailable:

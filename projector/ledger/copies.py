@@ -1,15 +1,17 @@
 """Reads, creates, repairs and changes the copies of the control record (rules: `docs/how-it-works.md`).
 
-A copy is a hash whose name has a hash tag in a slot that the shard serves, so a copy moves with its slot. The copy with
-the tag `ledger`, the home copy, decides which of two concurrent changes comes first. Each copy lists all of them:
+A copy is a Redis hash. The hash tag in its name belongs to a slot that the shard serves, so the copy moves with this
+slot. The copy with the tag `ledger`, the home copy, decides which of two concurrent changes comes first. Each copy
+lists all of them:
 
     listed, and present    It counts: the position of a partition is the lowest one that any copy holds.
     listed, and missing    Its shard was emptied. The copy is created again without positions, so that the lines read
                            the topics from the beginning, and the API serves nothing from the shard meanwhile.
     a shard without one    The shard is new, or the slot of its copy was moved away. It gets a copy with what the others
-                           have in common: the shard that had its slots before acknowledged all that they cover.
+                           have in common: the shard that had its slots before has acknowledged every write that the
+                           positions of the others cover.
 
-The copies also say which of them answer for which slots, because slots move without them.
+The other slots of a shard move without its copy. So the copies also say which of them answer for which slots.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +63,8 @@ async def read(store: Store) -> ControlRecord | None:
     for _ in range(_ATTEMPTS):
         replication_epoch = store.replication_epoch
         record = await _read_all(store)
-        # What was read before a restart or failover of a server may be gone. To open a first connection counts as one.
+        # What was read before a restart or failover of a server may be gone. The first connection to a server counts as
+        # a restart.
         if store.replication_epoch == replication_epoch:
             if record:
                 store.newest = max(store.newest, record.stamp)
@@ -166,9 +169,9 @@ async def mark_filled(
     """Note that the shards of these copies hold these generations up to their positions.
 
     The script does it only in a copy that is still as the record has it, and whose positions have reached the offsets
-    in `needed`. With `rebuild`, these are the positions of the replay that fills this generation; a copy that was
-    created after the generation was added is left to the lines. Returns False if it was not done everywhere. Raises
-    Unavailable, also if Redis restarted or failed over since the record was read.
+    in `needed`. With `rebuild`, the positions of the replay that fills this generation have to reach them instead, and
+    a copy that was created after the generation was added is not marked: its shard is left to the lines. Returns False
+    if it was not done everywhere. Raises Unavailable, also if Redis restarted or failed over since the record was read.
     """
     commands = [
         scripts.mark_filled(
@@ -219,8 +222,8 @@ async def store_targets(
 ) -> bool:
     """Stores the offsets up to which a generation is to be replayed. An offset that is already stored stays.
 
-    Returns False if the record has changed since it was read: then a program may again write only the live generation,
-    and the targets are too low. Raises Unavailable.
+    Returns False if the record has changed since it was read: then it is possible again that a program
+    writes the live generation alone, and the targets would be too low. Raises Unavailable.
     """
     home = record.copies[names.HOME]
     if home is None:
@@ -275,8 +278,8 @@ async def _begin(store: Store) -> None:
 
     All programs that wrote or deleted before Redis was emptied lose their connections first: a session that is still
     open would otherwise write, delete or cover something that this record does not know of. What such sessions have
-    written into the empty Redis is dropped under the new record. It is not deleted here: if another program has begun a
-    record meanwhile, it may be what that record serves.
+    written into the empty Redis is dropped under the new record. It is not deleted here: another program may have begun
+    a record meanwhile, and that record may serve it.
     """
     async with store.beginning:
         if await read(store):

@@ -35,7 +35,7 @@ from schemas.heartbeat import FailingLine
 
 _LOG_HALT_SECONDS = 30.0
 _LOGGED_BAD_RECORDS = 10
-"""Log lines for each checkpoint."""
+"""Maximum number of bad records that are logged one by one for each checkpoint."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Line:
 
     A live line ends by itself only with Refused, for example if a topic has too many partitions. If there are too many
     bad records, it halts until an operator intervenes. After an unexpected error, it tries the step again until it
-    succeeds. With `ends`, `run` raises these errors instead.
+    succeeds. With `ends`, `run` raises LineStopped or the unexpected error instead.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Line:
         self._fanning_out: Batch | None = None
         """The written batch whose fan-outs are under way. It is covered as soon as they have ended."""
         self._filling: Batch | None = None
-        """The records written since then. Their fan-outs wait for those before, so that changes of one contact share
-        a fan-out."""
+        """The batch of the records written after that one. Its fan-outs begin when those of `_fanning_out` have ended,
+        so that changes of one contact share a fan-out."""
         self._round = 0
-        """The `round` of the positions in which both were written."""
+        """The value of `Positions.round` when both batches were written."""
         self._checked_at = 0.0
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
@@ -166,7 +166,8 @@ class Line:
         polled = await self._source.poll(self._policy.batch_records, wait)
         if await self._start_over_if_history_was_lost(polled, self._uncovered_ends()):
             return
-        async with self._covering:  # a revocation waits until the batch is covered, or for one step of its fan-outs
+        # A revocation waits until this block ends: until the batch is covered, or some steps of its fan-outs are made.
+        async with self._covering:
             if self._forget_former_batches():
                 return  # Kafka has revoked partitions meanwhile, and these records are read again
             if polled:
@@ -184,8 +185,8 @@ class Line:
         while polled:
             counted = len(batch.counted)
             await self._write(polled, batch)
-            # The accepted records were learned when the line began to read a partition. If an operator has accepted
-            # some of these since, the batch is read again, and does not count them.
+            # The line learned which records are accepted when it began to read each partition. If an operator has since
+            # accepted bad records of this batch, the batch is read again, and they do not count.
             if await self._accepted.include_any(batch.counted[counted:]):
                 self._positions.reset()
                 return
@@ -197,8 +198,8 @@ class Line:
         self._filling = batch
 
     async def _cover_what_is_complete(self) -> None:
-        """Makes steps of the fan-outs that are due, for about 5 ms. Stores the positions after a batch that has none
-        left.
+        """Makes steps of the fan-outs of the batch that was written first, for about 5 ms. When all of them have ended,
+        stores the positions after this batch.
 
         Other records are written between two calls, so they do not wait for a contact with many leads. They are
         visible at once, and covered later.
@@ -245,7 +246,7 @@ class Line:
 
     async def _write(self, polled: dict[Partition, list[Record]], batch: Batch) -> None:
         """Map these records and write them. They are visible then, and no position covers them yet."""
-        await self._accepted.learn(polled)  # of partitions that are new to this line: it asks Kafka
+        await self._accepted.learn(polled)  # asks Kafka only about partitions that are new to this line
         await batch.write(polled, self._positions.session, self._store, self._pacer)
 
     async def _start_over_if_history_was_lost(
@@ -253,7 +254,8 @@ class Line:
     ) -> bool:
         """Starts over if these records do not follow those that were applied, or written up to `ends`. They may come
         from another cluster, from before the position, or from a new leader that lacks records of the former one; or
-        records between may have been deleted. `Positions.ensure_positioned` finds out which. Returns whether it did.
+        records between may have been deleted. `Positions.ensure_positioned` finds out which. Returns whether the line
+        starts over.
         """
         if await self._source.is_elsewhere(self._positions.session.record.state.cluster):
             self._positions.reset()
@@ -288,7 +290,9 @@ class Line:
         self._exchange.begin()
 
     def _act_on(self, outcome: Checkpointed | None) -> bool:
-        """Return to the stored positions if Redis has changed. Returns whether positions were stored instead."""
+        """Lets the line read again from the stored positions if Redis has lost writes, or if the control record has
+        changed. Returns whether positions were stored.
+        """
         match outcome:
             case None:
                 return False
@@ -359,7 +363,9 @@ class Line:
             logger.info("bad records were accepted: the line resumes", extra=self._fields())
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
-        """Leaves the partitions to newer programs until the newer generation is dropped, so that this one may write."""
+        """Leaves the partitions to newer programs. Takes part again when this program may write, because the newer
+        generation was dropped.
+        """
         logger.warning(
             "the line is standing by: %s. Deploy the newer program here as well.", error, extra=self._fields()
         )

@@ -1,4 +1,4 @@
-"""The position of a line in each partition that it is assigned.
+"""The position of a line in each partition that is assigned to it.
 
 A position is the offset of the next record. It is stored in Redis, after the writes that it covers, and only moves
 forward there. Kafka's consumer group gets a copy of it for lag tools; a line never resumes from that copy.
@@ -97,7 +97,7 @@ class Positions:
             {partition: at.offset if at else None for partition, at in stored.items()}, leader_epochs
         )
         known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
-        self.offsets |= known  # what Redis holds, and the next checkpoint expects; Kafka may begin later (`used`)
+        self.offsets |= known  # the next checkpoint expects what Redis holds, even if Kafka begins later (`used`)
         self.keep_assigned()
         logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": count_by_topic(used)})
 
@@ -123,8 +123,8 @@ class Positions:
     def ahead_of(
         self, polled: Mapping[Partition, Sequence[Record]], ends: dict[Partition, int]
     ) -> dict[Partition, int]:
-        """Returns the position of each partition whose first polled record lies before that position: the log has ended
-        below it, so an earlier offset was read. `ends` are positions that are not stored yet.
+        """Returns the position of each partition whose first polled record lies before that position: the partition
+        ended before it, so an earlier offset was read. `ends` are positions that are not stored yet.
         """
         at = self.offsets | ends
         return {
@@ -167,7 +167,7 @@ class Positions:
 
         Returns `NOTHING_STORED` for each of these partitions.
 
-        Stored positions only move forward, so a stale one would make records look applied until they reach it.
+        Stored positions only move forward. If a stale one stayed, all records before it would count as applied.
         """
         if offsets:
             logger.warning(
@@ -233,7 +233,7 @@ class Positions:
         try:
             await self._source.commit(wanted)
         except Unavailable as error:
-            # Again at the next attempt: a quiet partition gets no newer position.
+            # The next attempt commits these, too: a partition without new records gets no newer position.
             self._uncommitted = wanted | self._uncommitted
             logger.warning(
                 "the offsets for lag tools were not committed to Kafka, and will be later",

@@ -1,8 +1,8 @@
 """Compares Redis with the topics after a break that the topics can heal, writes again what differs, and ends the break.
 
 After `deletes_missed` and `evicted`, Kafka still says what is right. So the projectors need no operator: one of them
-holds a lock and compares, first organizations and API keys, then all documents. What they cannot know now, because
-Kafka cannot be read or the lines are behind, they look at again.
+holds a lock and compares, first organizations and API keys, then all documents. If something cannot be compared now,
+because Kafka cannot be read or the lines are behind, they compare it later.
 
 Which parts of the organizations are left is stored in Redis, so that another projector continues where this one ended.
 """
@@ -62,7 +62,9 @@ logger = logging.getLogger(__name__)
 
 
 class _ComparisonProgress(msgspec.Struct, frozen=True):
-    """The rest of a comparison of these breaks and generations. Others need a comparison of their own."""
+    """The parts that are left of a comparison. It is only about the breaks `of` and these generations: after other
+    breaks, or for other generations, another comparison begins.
+    """
 
     of: list[Break]
     generations: list[GenerationId]
@@ -70,7 +72,9 @@ class _ComparisonProgress(msgspec.Struct, frozen=True):
 
 
 class Comparing:
-    """Compares in the upkeep of a projector: access, and beside it documents, which may take hours."""
+    """Compares access and documents with the topics, at the same time, in the upkeep of a projector. The documents may
+    take hours.
+    """
 
     def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
         self._works = [_Work(settings, writing, subject) for subject in SUBJECTS]
@@ -171,7 +175,7 @@ class _Work:
         await self._store.ask_one(b"SET", names.comparison(self._subject), msgspec.json.encode(progress))
 
     def _raised(self, record: ControlRecord) -> list[Break]:
-        """Returns the breaks of topics with more partitions than before that are to be looked at now."""
+        """Returns the breaks `partitions_raised` in topics of this subject that `_count_strays` is to look at now."""
         kinds = ACCESS_KINDS if self._subject == "access" else RESOURCES
         own = {topic(self._settings, kind) for kind in kinds}
         raised = [it for it in record.state.breaks if it.kind == "partitions_raised" and it.topic in own]
@@ -179,8 +183,8 @@ class _Work:
         return [it for it in raised if now - self._strays.get(it, -_STRAYS_SECONDS) >= _STRAYS_SECONDS]
 
     async def _count_strays(self, raised: list[Break]) -> bool:
-        """End these breaks if no live record is in a partition that its key had before. Raises Refused and
-        Unavailable.
+        """End each of these breaks if its topic has no live record in a partition to which the key of the record no
+        longer belongs. Raises Refused and Unavailable.
         """
         kinds = [kind for kind in KINDS if topic(self._settings, kind) in {it.topic for it in raised}]
         found: Counter[str] = Counter()
@@ -206,8 +210,9 @@ def _due(record: ControlRecord, subject: SubjectName) -> list[GenerationId]:
 def _is_right(outcome: Outcome, record: ControlRecord) -> bool:
     """Returns whether a part is as the topics say, after it was repaired.
 
-    What was written since the comparison has begun shows nothing from before. What is newer in Redis than in Kafka
-    stays as it is: no reader sees an older version after a newer one. What a topic has lost has a break of its own.
+    A value that was written since the comparison began is right, because it shows nothing from before. What is newer in
+    Redis than in Kafka stays as it is: no reader sees an older version after a newer one. What a topic has lost has a
+    break of its own.
     """
     lost = lost_topics(record)
     return not outcome.pending and all(_may_stay(finding, outcome, lost) for finding in outcome.findings)

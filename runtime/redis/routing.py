@@ -1,7 +1,8 @@
-"""Which server gets a command, and what is done about an error reply that asks for something.
+"""Chooses the server of each command, and does what error replies ask for, such as sending it to another server.
 
-There is one server, or there are the primaries of a cluster. The program decides what it has for a server (`N`): it may
-keep a connection to each one, or open connections when they are needed. It gives its way of sending (`Exchange`).
+There is one server, or there are the primaries of a cluster. Each program has a class of its own for a server (`N`): it
+may keep a connection, or open connections when they are needed. The program also gives the function that sends commands
+to a server (`Exchange`).
 
 A command of a cluster goes to the primary of the slot of its hash tag. While slots are being moved, or after a replica
 was promoted, Redis redirects (`runtime/redis/errors.py`), and the slot map has to be read again. Redis has not executed
@@ -24,12 +25,13 @@ from schemas import names
 from schemas.redis_url import Host
 
 _PAUSE_SECONDS = 0.01
-"""The time between two attempts of a command whose keys are on two nodes. They are on one as soon as its slot is."""
+"""The time between two attempts of a command whose keys are on two nodes. They are on one when
+their slot has moved completely."""
 _ASKING = pack((b"ASKING",))
 
 
 class Server(Protocol):
-    """What a program has for a server."""
+    """The object that a program has for a server."""
 
     @property
     def host(self) -> str:
@@ -42,7 +44,7 @@ Exchange = Callable[[N, list[bytes]], Awaitable[list[Any]]]
 
 
 class Route(Struct, Generic[N], eq=False):
-    """A packed command, its way, and its reply, which may be an ErrorReply.
+    """A packed command, the server that it is sent to, and its reply, which may be an ErrorReply.
 
     All its keys have the hash tag `tag`. `script` is what it calls, if it calls one.
     """
@@ -77,7 +79,9 @@ class Routing(ABC, Generic[N]):
 
     @abstractmethod
     def redirect(self, route: Route[N], error: Redirected) -> bool:
-        """Change the way of a command as this reply says. Returns whether it can be sent again."""
+        """Change the server of a command, and whether ASKING is sent before it, as this reply says. Returns whether the
+        command can be sent again.
+        """
 
     def outdate(self, node: N) -> None:
         """Note that a server does not answer, or is no longer what it was."""
@@ -193,7 +197,7 @@ class Cluster(Routing[N]):
     def node(self, tag: bytes) -> N:
         node = self._owners[names.tag_slot(tag)]
         if node is None:
-            if self.version:  # otherwise it has not been read yet, and is going to be
+            if self.version:  # otherwise the map was never read, and soon will be
                 self.outdated.set()
             raise Unavailable(f"no primary of the Redis Cluster is known to serve this slot{self._failure}")
         return node

@@ -3,7 +3,7 @@
 Everything that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial as bind
 from threading import Event, Thread
@@ -97,25 +97,21 @@ class Topics:
         resource = ConfigResource(kind, name, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
-    def delete_records(self, before: Sequence[TopicPartition]) -> None:
+    def delete_records(self, before: list[TopicPartition]) -> None:
         """Delete the records before these offsets. A broker refuses it until it knows that the policy of the topic was
         altered a moment ago.
         """
-        refusal: KafkaException | None = None
+        refusals: list[BaseException] = []
 
         def are_deleted() -> bool:
-            nonlocal refusal
-            try:
-                for deleted in self.admin.delete_records(list(before)).values():
-                    deleted.result(PATIENCE_SECONDS)
-            except KafkaException as error:
-                refusal = error
-                if error.args[0].code() != KafkaError.POLICY_VIOLATION:
-                    self._forget_answers()
-                return False
-            return True
+            # All of them: librdkafka aborts if a client is closed while it waits for an answer.
+            errors = [deleted.exception(PATIENCE_SECONDS) for deleted in self.admin.delete_records(before).values()]
+            refusals[:] = filter(None, errors)
+            if any(error.args[0].code() != KafkaError.POLICY_VIOLATION for error in refusals):
+                self._forget_answers()
+            return not refusals
 
-        wait_until(are_deleted, lambda: f"the records are deleted, which was refused: {refusal}", interval=0.2)
+        wait_until(are_deleted, lambda: f"the records are deleted: {refusals}", interval=0.2)
 
     def publish(self, messages: Iterable[Message], partition: int | None = None) -> list[Record]:
         """Publish these messages, to one partition or to those of their keys. Returns the records when Kafka has them,
@@ -173,7 +169,9 @@ class Topics:
         return True
 
     def _forget_answers(self) -> None:
-        """Ask with a new client: librdkafka sometimes keeps the answer "unknown topic" for as long as it is asked."""
+        """Ask with a new client: librdkafka sometimes keeps the answer "unknown topic" for as long as it is asked, and
+        asks the former leader of a partition to delete records.
+        """
         self.admin = admin(self.kafka.bootstrap_servers)
 
     def _on_delivery(self, records: list[Record], message: Message, error: KafkaError | None, at: Delivered) -> None:

@@ -204,7 +204,7 @@ class Line:
         Other records are written between two calls, so they do not wait for a contact with many leads. They are
         visible at once, and covered later.
         """
-        self._forget_former_batches()
+        self._forget_former_batches()  # `_project` may have returned to the stored positions
         if self._fanning_out is None:
             self._fanning_out, self._filling = self._filling, None
         batch = self._fanning_out

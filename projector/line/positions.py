@@ -90,16 +90,18 @@ class Positions:
         unpositioned = self._source.unpositioned()
         session = self.session
         stored = await self._ledger.positions(session.record, unpositioned)
-        known = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
+        stored_offsets = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
         leader_epochs = {partition: at.leader_epoch for partition, at in stored.items() if at and at.leader_epoch >= 0}
         self._source.read_as(session.record.state.histories, session.record.state.cluster)
-        used = await self._source.seek(
+        sought = await self._source.seek(
             {partition: at.offset if at else None for partition, at in stored.items()}, leader_epochs
         )
-        known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
-        self.offsets |= known  # the next checkpoint expects what Redis holds, even if Kafka begins later (`used`)
+        # If the line begins below a stored position, the partition ends before it: that position is discarded.
+        discarded = {p: stored_offsets[p] for p, offset in sought.items() if offset < stored_offsets[p]}
+        stored_offsets |= await self.discard_stored(discarded)
+        self.offsets |= stored_offsets  # the next checkpoint expects what Redis holds, even if Kafka begins later
         self.keep_assigned()
-        logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": count_by_topic(used)})
+        logger.info("resumed at the stored positions", extra={"line": self._line, "partitions": count_by_topic(sought)})
 
     async def _open(self) -> None:
         """Opens a session, and closes the former one. If the control record has changed since that one was opened, all

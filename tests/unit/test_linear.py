@@ -48,6 +48,8 @@ EXPRESSIONS = {
     "api/request.py _OPAQUE_TAG": "entity tags",
     "api/request.py _CODING": "entity tags with codings",
     "api/request.py _is_token": "names of headers",
+    "api/request.py _PREFERENCES": "preferences",
+    "api/request.py _is_number": "seconds to wait",
     "projector/spelling.py _REFUSED": "a message of msgspec",
     "projector/spelling.py _TIME": "a time with many digits",
     "api/request.py _OWN_ETAG": "entity tags of ours",

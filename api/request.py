@@ -98,6 +98,7 @@ class Request(Struct):
     id: bytes
     """X-Request-Id: the caller's own id if it is valid, otherwise a new one."""
     method: str = ""
+    """Empty if nobody knows it, because it may be anything, and is logged."""
     raw_path: bytes = b""
     headers: dict[bytes, bytes] = {}
     client: str | None = None

@@ -44,6 +44,7 @@ EXPRESSIONS = {
     "operate/explain/records.py _STEP": "a fault",
     "api/edge.py _EMPTY_LINES": "empty lines before a request",
     "api/edge.py _HOST": "a host in brackets",
+    "api/edge.py _METHOD": "every part of it has a fixed length",
     "api/edge.py _UNRESERVED": "a path",
     "api/request.py _OPAQUE_TAG": "entity tags",
     "api/request.py _CODING": "entity tags with codings",

@@ -16,7 +16,7 @@ Before row 5, Redis has to answer, and to hold the whole projection: otherwise 5
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from api import limits
 from api.errors import (
@@ -95,28 +95,43 @@ class Documents:
     async def _read_or_wait(self, worker: Worker, request: Request) -> Response:
         """Answer a GET as soon as the record differs from the ETags of the request; without any, as soon as there is a
         record; at the latest after the seconds that `Prefer` names. Only the last reply of Redis is charged.
+
+        A request keeps its place among those that wait until it is answered, however often its record changes to what
+        it has seen.
         """
         now = asyncio.get_running_loop().time
         seconds, tags = wait_of(request.headers[b"prefer"]), request.headers.get(b"if-none-match")
-        is_applied, until = seconds > 0, now() + seconds
-        while True:
-            waits = now() < until and not request.waits_no_longer
-            reply = await self._reply(worker, request, waits=waits and tags is None)
-            caller = request.caller
-            is_awaited = reply.outcome == (Outcome.MISSING if tags is None else Outcome.UNCHANGED)
-            if caller is None or not waits or not is_awaited:
-                return self._response(reply, b"preference-applied: wait=%d\r\n" % seconds if is_applied else b"")
-            waiter = Waiter(caller, self._resource, request.last_segment, reply.value[ETAG] or NO_ETAG)
-            with worker.waiting.place(waiter) as is_admitted:
-                if is_admitted and not request.waits_no_longer:
-                    request.waits, began_at = waiter.over, now()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(until):
-                            await waiter.over.wait()
-                    request.waits = None
-                    request.waited += now() - began_at
-                elif not is_admitted:
-                    is_applied, until = False, now()
+        awaited = Outcome.MISSING if tags is None else Outcome.UNCHANGED
+        is_honoured, until = seconds > 0, now() + seconds
+        waiter: Waiter | None = None
+        with ExitStack() as place:
+            while True:
+                may_wait = is_honoured and now() < until
+                reply = await self._reply(worker, request, waits=may_wait and tags is None)
+                caller = request.caller
+                if caller is None or not may_wait or reply.outcome != awaited:
+                    break
+                if waiter is None:
+                    waiter = Waiter(caller, self._resource, request.last_segment)
+                    is_honoured = place.enter_context(worker.waiting.place(waiter))
+                waiter.seen = reply.value[ETAG] or NO_ETAG
+                is_honoured = is_honoured and await self._wait(worker, request, waiter, until)
+        return self._response(reply, b"preference-applied: wait=%d\r\n" % seconds if is_honoured else b"")
+
+    async def _wait(self, worker: Worker, request: Request, waiter: Waiter, until: float) -> bool:
+        """Returns when the record may differ from what was seen, or at this time of the event loop. Returns False if
+        the request has to be answered earlier, because its connection or the worker is about to end.
+        """
+        now = asyncio.get_running_loop().time
+        waiter.over.clear()
+        if not (request.waits_no_longer or worker.waiting.has_ended):
+            request.waits, began_at = waiter.over, now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await waiter.over.wait()
+            request.waits = None
+            request.waited += now() - began_at
+        return not (request.waits_no_longer or worker.waiting.has_ended)
 
     async def _serve(self, worker: Worker, request: Request, *, waits: bool) -> tuple[Credentials, Reply]:
         """Call Redis for a key that was valid lately, or try a key out: admit it, serve the request, settle it."""

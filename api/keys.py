@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from api.errors import InvalidApiKey, Unavailable
+from api.errors import InvalidApiKey, TooManyGuesses, Unavailable
 from api.limits import Guesses
 from api.redis.fair_queue import SHARED_BY
 from api.redis.store import Store
@@ -87,7 +87,12 @@ class KnownKeys:
         ):
             raise InvalidApiKey("the key was unknown, revoked or expired a moment ago")
         trial = Trial(client_address(request, self._proxies))
-        self._guesses.charge(trial.address)
+        try:
+            self._guesses.charge(trial.address)
+        except TooManyGuesses:
+            if self._store.believes(caller.organization_tag):
+                raise
+            raise Unavailable("the shard of the key is not complete, and its address has tried too many keys") from None
         self._trials[caller.key_record] = trial
         return trial
 

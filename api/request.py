@@ -98,6 +98,7 @@ class Request(Struct):
     id: bytes
     """X-Request-Id: the caller's own id if it is valid, otherwise a new one."""
     method: str = ""
+    """Empty if nobody knows it, because it may be anything, and is logged."""
     raw_path: bytes = b""
     headers: dict[bytes, bytes] = {}
     client: str | None = None
@@ -182,18 +183,22 @@ def etags_to_match(header: bytes | None) -> tuple[bytes, ...]:
 
 
 _MOST_WAIT_SECONDS = 30
-_MOST_DIGITS = 9
+_PREFERENCES = re.compile(rb'(?:[^,"\n]|"(?:[^"\\\n]|\\[^\n])*"?)+')
+"""The preferences of a header. A comma within quotes separates nothing. Quotes end with their line at the latest."""
+_is_number = re.compile(rb'("?)[0-9]+\1').fullmatch
 
 
 def wait_of(prefer: bytes | None) -> int:
     """Returns for how many seconds the header `Prefer` lets a request wait (RFC 7240), at most 30; 0 if it names no
     wait, or one that cannot be parsed.
     """
-    for preference in (prefer or b"").replace(REPEATED, b",").split(b","):
+    for preference in _PREFERENCES.findall(prefer or b""):
         name, _, value = preference.partition(b";")[0].partition(b"=")
         if name.strip(b" \t").lower() == b"wait":  # the first one counts
-            digits = value.strip(b" \t").removeprefix(b'"').removesuffix(b'"')
-            return min(int(digits), _MOST_WAIT_SECONDS) if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
+            value = value.strip(b" \t")
+            digits = value.strip(b'"').lstrip(b"0") if _is_number(value) else b""
+            # Python reads no number of thousands of digits.
+            return min(int(digits[:3] or b"0"), _MOST_WAIT_SECONDS)
     return 0
 
 

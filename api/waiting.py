@@ -63,20 +63,20 @@ class Waiting:
     @contextmanager
     def place(self, waiter: Waiter) -> Iterator[bool]:
         """Let a request wait in the block. Yields False if no further request may wait."""
-        of_organization = self._waiters[waiter.caller.organization_tag]
-        admits = not self.has_ended and self.total < self.most and len(of_organization) < MOST_OF_ONE
-        if admits:
-            of_organization.add(waiter)
-            self.total += 1
-            self._begun.set()
+        tag = waiter.caller.organization_tag
+        if self.has_ended or self.total >= self.most or len(self._waiters.get(tag, ())) >= MOST_OF_ONE:
+            yield False
+            return
+        self._waiters[tag].add(waiter)
+        self.total += 1
+        self._begun.set()
         try:
-            yield admits
+            yield True
         finally:
-            if admits:
-                of_organization.discard(waiter)
-                self.total -= 1
-            if not of_organization:
-                self._waiters.pop(waiter.caller.organization_tag, None)
+            self.total -= 1
+            self._waiters[tag].remove(waiter)
+            if not self._waiters[tag]:
+                del self._waiters[tag]
 
     def end(self) -> None:
         """End all waits, and let no further request wait: the worker is about to stop."""

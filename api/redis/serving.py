@@ -303,10 +303,10 @@ class Serving:
 
 @lru_cache
 def _as_of(moment: bytes) -> AsOf:
-    """Returns the header for a moment; UNKNOWN if the moment is in the future by this machine's clock when it is first
-    seen.
+    """Returns the header for a moment; UNKNOWN if it is not a number, or in the future by this machine's clock when it
+    is first seen.
     """
-    if int(moment) > time.time() * 1000:
+    if not moment.isdigit() or int(moment) > time.time() * 1000:
         return UNKNOWN
     return int(moment) * 1000, b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 

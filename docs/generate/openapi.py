@@ -92,7 +92,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
         {"type": "string", "enum": [_REALM, f'{_REALM}, error="invalid_token"']},
         _REALM,
     ),
-    "Preference-Applied": ("The wait that was honoured; absent if the request did not wait", _TEXT, "wait=5"),
+    "Preference-Applied": ("The wait that was honoured; absent if none was", _TEXT, "wait=5"),
     "Vary": ("The request headers on which the response depends", _TEXT, "Origin"),
     "Allow": ("The methods that this path supports", _TEXT, "GET, HEAD, OPTIONS"),
 }

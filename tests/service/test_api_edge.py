@@ -29,6 +29,7 @@ from tests.harness.services import RedisService
 from tests.harness.waiting import wait_until
 
 A_KEY = api_keys.mint(str(uuid4()))
+BREW = HEALTH.replace(b"GET", b"BREW")
 CLOSING_HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 PADDED = HEALTH[:-2] + b"X-Pad: " + b"p" * 6000 + b"\r\n\r\n"
 UPGRADE = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -199,6 +200,7 @@ def test_get_whose_first_chunk_never_comes_is_refused_in_time(hurried_api: ApiSe
         pytest.param(HEALTH * 20 + head_of(MAX_HEAD_BYTES + 1), [200] * 20 + [431], id="a larger one"),
         pytest.param(UNKNOWN * 3 + b"nonsense\r\n\r\n", [404] * 3 + [400], id="a refusal waits for earlier responses"),
         pytest.param(UPGRADE + CLOSING_HEALTH, [200, 200], id="an upgrade is not followed"),
+        pytest.param((HEALTH + BREW) * 2 + CLOSING_HEALTH, [200, 405] * 2 + [200], id="a method that does not exist"),
     ],
 )
 @pytest.mark.parametrize("size", [pytest.param(1, id="byte by byte"), 7, 16_000, 1_000_000])

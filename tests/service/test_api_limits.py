@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from devstack.redis_server import RedisServer
-from schemas import api_keys
+from schemas import api_keys, names
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, responses, running_api
 from tests.harness.api_server import get as request
 from tests.harness.records import Records
@@ -170,3 +170,6 @@ def test_unknown_keys_are_limited_for_each_client_address(api: ApiServer, record
     assert look_ups(api, records) - before == LIMIT + 1
     assert get(api, unknown_key(), "192.0.2.2").status == 401
     assert get(api, caller.key, "192.0.2.1").status == 404
+    records.client.delete(names.CONTROL)
+    assert get(api, caller.key, "192.0.2.2").status == 503
+    assert get(api, unknown_key(), "192.0.2.1").status == 503, "nobody knows whether a key is unknown"

@@ -158,6 +158,9 @@ async def test_data_as_of_is_read_before_the_document(
             records.client.set(names.AS_OF, 3000)
             proxy.faults = Faults()
             assert [it.as_of for it in (large, await reading)] == [as_of(2)] * 2
+            for value in ("", "soon", "-1"):
+                records.client.set(names.AS_OF, value)
+                assert await told(store) == b""
             records.client.delete(names.AS_OF)
             records.client.hset(names.AS_OF, "of", "another type")
             assert await told(store) == b""

@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 import pytest
 
 from api import waiting
+from api.documents import Documents
+from api.errors import NoSuchRecord
 from api.redis.links import links
 from api.redis.serving import Serving
 from api.redis.store import Store
-from api.request import credentials
+from api.request import Request, credentials
 from api.worker import Worker
 from schemas import api_keys, names, resources
 from tests.harness import control, crm
@@ -251,6 +253,7 @@ async def test_more_requests_of_an_organization_than_may_wait_are_answered_at_on
         half_closed.shutdown(socket.SHUT_WR)
         [answer] = responses(await asyncio.to_thread(read_all, half_closed))
         assert answer.status == 404, "it may be closed altogether"
+        assert "preference-applied" not in answer.headers
         await applied(projection, crm.lead(1))
         for connection in connections:
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -312,18 +315,62 @@ async def test_redis_that_is_lost_ends_a_wait(projection: Projection, served: Ap
     projection.client.hset(names.CONTROL, mapping=control_before)
 
 
-@pytest.mark.parametrize("drain", [0, 30])
+@pytest.mark.parametrize(
+    ("number", "drain"),
+    [
+        pytest.param(signal.SIGTERM, 0, id="at once"),
+        pytest.param(signal.SIGTERM, 30, id="after a drain"),
+        pytest.param(signal.SIGHUP, 0, id="replaced"),
+    ],
+)
 async def test_a_worker_that_stops_answers_those_that_wait(
-    projection: Projection, redis_server: RedisService, tmp_path: Path, drain: int
+    projection: Projection, redis_server: RedisService, tmp_path: Path, number: signal.Signals, drain: int
 ) -> None:
+    """The preference was not honoured: no change has come, and the time is not over."""
     await applied(projection, *BEGIN)
     settings = {"redis_url": redis_server.url, "api_drain_seconds": drain}
     with running_api_process(tmp_path / "log", **settings) as (child, api), api.connect() as connection:
         connection.sendall(get(PATH, crm.KEY, f"Prefer: {LONG}"))
         await waits(projection)
-        os.kill(child.pid, signal.SIGTERM)
+        os.kill(child.pid, number)
         [answer] = responses(await asyncio.to_thread(read_all, connection))
         assert (answer.status, answer.headers["connection"]) == (404, "close")
+        assert "preference-applied" not in answer.headers
+
+
+async def test_a_request_keeps_its_place_until_it_is_answered(
+    projection: Projection, redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one wants the only place in every turn of the event loop, also while the record changes to what the first
+    one has seen.
+    """
+    await applied(projection, *BEGIN, crm.lead(1))
+    monkeypatch.setattr(waiting.Waiting, "most", 1)
+    settings = patient(redis_server.url)
+    control.complete_all(settings)
+    worker = Worker(settings)
+    headers = {b"authorization": f"Bearer {crm.KEY}".encode(), b"prefer": LONG.encode(), b"if-none-match": b"*"}
+    request = Request(b"", "GET", PATH.encode(), headers, last_segment=crm.LEAD)
+
+    async def take_the_place() -> None:
+        is_admitted = False
+        while not is_admitted:
+            await asyncio.sleep(0)
+            assert request.caller is not None
+            with worker.waiting.place(waiting.Waiter(request.caller, resources.LEAD, crm.OTHER_LEAD)) as is_admitted:
+                pass
+
+    async with worker.running(None):
+        answer = asyncio.create_task(Documents(resources.LEAD).read(worker, request))
+        await waits(projection)
+        taking = asyncio.create_task(take_the_place())
+        await applied(projection, crm.lead(2, stage="STALE"))
+        await waits(projection)
+        assert not taking.done()
+        await applied(projection, crm.deleted(resources.LEAD, 3))
+        with pytest.raises(NoSuchRecord):
+            await answer
+        await taking
 
 
 async def test_requests_of_two_organizations_wait_at_two_servers(sharded: Projection) -> None:

@@ -202,7 +202,8 @@ async def test_all_that_wait_for_a_trial_are_bounded_together() -> None:
     [
         pytest.param(7.4, True, InvalidApiKey, id="not within half a second"),
         pytest.param(7.5, True, TooManyGuesses, id="after half a second, as another guess"),
-        pytest.param(7.4, False, TooManyGuesses, id="at once if its shard is incomplete"),
+        pytest.param(7.4, False, Unavailable, id="nobody can know it if its shard is incomplete"),
+        pytest.param(7.5, False, Unavailable, id="nor is it a guess then"),
     ],
 )
 async def test_key_that_was_refused_is_tried_again(now: float, believed: bool, error: type[Exception]) -> None:

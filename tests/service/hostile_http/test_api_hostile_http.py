@@ -158,7 +158,24 @@ def asking(line: bytes, *headers: bytes, key: bytes = b" KEY") -> bytes:
         pytest.param(asking(b"GET  LEAD HTTP/1.1"), 400, id="two spaces, which the parser accepts"),
         pytest.param(asking(b"GET LEAD  HTTP/1.1"), 400, id="two spaces behind"),
         pytest.param(asking(b"GET\tLEAD\tHTTP/1.1"), 400, id="tabs"),
-        pytest.param(asking(b"get LEAD HTTP/1.1"), 400, id="a method in lower case"),
+        pytest.param(asking(b"get LEAD HTTP/1.1"), 405, id="a method in lower case"),
+        pytest.param(asking(b"BREW LEAD HTTP/1.1"), 405, id="a method that does not exist"),
+        pytest.param(asking(b"GETS LEAD HTTP/1.1"), 405, id="a method that begins like another"),
+        pytest.param(asking(b"!#$%&'*+-.^_`|~09azAZ LEAD HTTP/1.1"), 405, id="a method of all characters of a token"),
+        pytest.param(asking(b"M" * 64 + b" LEAD HTTP/1.1"), 405, id="a method of 64 characters"),
+        pytest.param(asking(b"M" * 65 + b" LEAD HTTP/1.1"), 400, id="one more"),
+        pytest.param(asking(b"BREW /nothing HTTP/1.1"), 404, id="a method that does not exist, at an unknown path"),
+        pytest.param(asking(b"BREW http://elsewhereLEAD HTTP/1.1"), 405, id="absolute form for such a method"),
+        pytest.param(asking(b"BREW LEAD HTTP/1.1", b"Upgrade: x\r\nConnection: upgrade"), 405, id="with an upgrade"),
+        pytest.param(asking(b"BREW LEAD HTTP/1.1", b"Content-Length: 9"), 405, id="with a body"),
+        pytest.param(asking(b"BREW LEAD HTTP/1.1", b"Host: y"), 400, id="with two hosts"),
+        pytest.param(asking(b"BREW LEAD HTTP/2.0"), 400, id="of HTTP/2"),
+        pytest.param(asking(b"BREW  LEAD HTTP/1.1"), 400, id="with two spaces behind it"),
+        pytest.param(asking(b"BREW LEAD#a HTTP/1.1"), 400, id="with a fragment"),
+        pytest.param(asking(b"BREW LEAD"), 400, id="without a version"),
+        pytest.param(asking(b"BREW\tLEAD HTTP/1.1"), 400, id="with a tab behind it"),
+        pytest.param(asking(b"BR(W LEAD HTTP/1.1"), 400, id="a method with a bracket"),
+        pytest.param(asking(b"BR\xc3\x8bW LEAD HTTP/1.1"), 400, id="a method that is not ASCII"),
         pytest.param(asking(b"GET\x00 LEAD HTTP/1.1"), 400, id="NUL in the method"),
         pytest.param(asking(b"GET LEAD\x00 HTTP/1.1"), 400, id="NUL in the path"),
         pytest.param(asking(b"GET LEAD%00 HTTP/1.1"), 400, id="an encoded NUL"),
@@ -211,13 +228,14 @@ def asking(line: bytes, *headers: bytes, key: bytes = b" KEY") -> bytes:
         pytest.param(b"GET /healthz HTTP/1.0\r\n" + HOST + b"\r\n", 200, id="HTTP/1.0 with Host"),
     ],
 )
+@pytest.mark.parametrize("pieces", [pytest.param(False, id="whole"), pytest.param(True, id="byte by byte")])
 def test_hostile_request_gets_its_answer_and_ends_the_connection(
-    api: Target, caller: Caller, lead: str, sent: bytes, status: int
+    api: Target, caller: Caller, lead: str, sent: bytes, status: int, *, pieces: bool
 ) -> None:
     """Lines, headers, hosts and paths. A path is decoded once, and in the same way for every route."""
     for name, text in (("ID", lead), ("LEAD", LEADS + lead), ("KEY", caller.authorization)):
         sent = sent.replace(name.encode(), text.encode())
-    answer = answer_to(api, sent)
+    answer = answer_to(api, sent, 1 if pieces else len(sent))
     assert (answer.status, answer.headers["connection"]) == (status, "close")
 
 

@@ -38,9 +38,8 @@ from api.request import (
     etag_of,
     etags_to_match,
     is_uuid,
-    wait_of,
 )
-from api.waiting import Waiter
+from api.waiting import Waiter, wait_of
 from api.worker import Worker
 from runtime.redis.errors import Unavailable
 from schemas.bodies import body

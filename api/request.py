@@ -182,26 +182,6 @@ def etags_to_match(header: bytes | None) -> tuple[bytes, ...]:
     return tuple(bytes.fromhex(etag.decode()) for etag, _ in zip(own, range(MAX_ETAGS), strict=False))
 
 
-_MOST_WAIT_SECONDS = 30
-_PREFERENCES = re.compile(rb'(?:[^,"\n]|"(?:[^"\\\n]|\\[^\n])*"?)+')
-"""The preferences of a header. A comma within quotes separates nothing. Quotes end with their line at the latest."""
-_is_number = re.compile(rb'("?)[0-9]+\1').fullmatch
-
-
-def wait_of(prefer: bytes | None) -> int:
-    """Returns for how many seconds the header `Prefer` lets a request wait (RFC 7240), at most 30; 0 if it names no
-    wait, or one that cannot be parsed.
-    """
-    for preference in _PREFERENCES.findall(prefer or b""):
-        name, _, value = preference.partition(b";")[0].partition(b"=")
-        if name.strip(b" \t").lower() == b"wait":  # the first one counts
-            value = value.strip(b" \t")
-            digits = value.strip(b'"').lstrip(b"0") if _is_number(value) else b""
-            # Python reads no number of thousands of digits.
-            return min(int(digits[:3] or b"0"), _MOST_WAIT_SECONDS)
-    return 0
-
-
 class Response(Struct, frozen=True, gc=False):
     """A response without the headers that depend on the request alone (its id, CORS), or on the connection."""
 

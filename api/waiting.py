@@ -6,6 +6,7 @@ than 5 % of its time. A look only ends the wait: what is answered is read, check
 """
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ from runtime.redis.errors import Unavailable
 from schemas.layouts import NO_ETAG
 from schemas.resources import Resource
 
+_MOST_SECONDS = 30
+"""The longest time for which a request waits."""
+_PREFERENCES = re.compile(rb'(?:[^,"\n]|"(?:[^"\\\n]|\\[^\n])*"?)+')
+"""The preferences of a header. A comma within quotes separates nothing. Quotes end with their line at the latest."""
+_is_number = re.compile(rb'("?)[0-9]+\1').fullmatch
 MOST = 5_000
 """Maximum number of requests that wait in a worker."""
 MOST_OF_ONE = 64
@@ -33,6 +39,20 @@ MOST_IN_A_CALL = 100
 """Maximum number of requests in one call: Redis does nothing else meanwhile."""
 _CALLS = 32
 """Calls that are under way at the same time on a cluster, where each is about the requests of one organization."""
+
+
+def wait_of(prefer: bytes | None) -> int:
+    """Returns for how many seconds the header `Prefer` lets a request wait (RFC 7240), at most 30; 0 if it names no
+    wait, or one that cannot be parsed.
+    """
+    for preference in _PREFERENCES.findall(prefer or b""):
+        name, _, value = preference.partition(b";")[0].partition(b"=")
+        if name.strip(b" \t").lower() == b"wait":  # the first one counts
+            value = value.strip(b" \t")
+            digits = value.strip(b'"').lstrip(b"0") if _is_number(value) else b""
+            # Python reads no number of thousands of digits.
+            return min(int(digits[:3] or b"0"), _MOST_SECONDS)
+    return 0
 
 
 class Waiter(Struct, eq=False):

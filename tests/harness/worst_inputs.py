@@ -20,7 +20,7 @@ from typing import Any
 import cramjam
 import msgspec
 
-from api import request
+from api import request, waiting
 from api.edge import _EMPTY_LINES, MAX_HEAD_BYTES, Edge, is_host, normalized
 from api.errors import ApiError
 from api.request import client_address
@@ -294,8 +294,8 @@ WORST: tuple[Worst, ...] = (
     Worst("entity tags", lambda n: b'"' * n + b"x", request.etags_to_match, _HEADER),
     Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', request.etags_to_match, _HEADER),
     Worst("entity tags with codings", lambda n: b'"' + b"--gzi" * (n // 5) + b'"', request.etags_to_match, _HEADER),
-    Worst("preferences", lambda n: b'"\\",' * (n // 4), request.wait_of, _HEADER),
-    Worst("seconds to wait", lambda n: b'wait="' + b"0" * n, request.wait_of, _HEADER),
+    Worst("preferences", lambda n: b'"\\",' * (n // 4), waiting.wait_of, _HEADER),
+    Worst("seconds to wait", lambda n: b'wait="' + b"0" * n, waiting.wait_of, _HEADER),
     Worst("names of headers", lambda n: b"a," * (n // 2), _allowed, _HEADER),
     Worst("a time with many digits", lambda n: "9999-12-31T23:59:59." + "9" * n, usual_time),
     Worst("an API key", lambda n: b"Bearer " + b" " * n + b"lv_live_", _quietly(request.credentials, ApiError), _HEADER),

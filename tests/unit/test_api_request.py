@@ -40,9 +40,9 @@ from api.request import (
     etags_to_match,
     request_id,
     trace_id,
-    wait_of,
 )
 from api.request_log import SAMPLE, RequestLog
+from api.waiting import wait_of
 from api.worker import Worker
 from docs.generate.key_vectors import Vector, vectors
 from runtime.redis.errors import ErrorReply

@@ -18,7 +18,7 @@ from devstack.redis_server import RedisServer
 from schemas import names
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import Loss, now
-from tests.chaos.world import World
+from tests.chaos.world import RECOVER_SECONDS, World
 from tests.harness import control
 from tests.harness.programs import asleep
 from tests.harness.waiting import wait_until
@@ -136,6 +136,8 @@ def redis_evicted(world: World, random: Random) -> Iterator[None]:
             world.judge("evicted", began_at, lambda: None)
         else:  # what a shard without a copy of the control record holds is read again from the beginning
             world.wait_until(world.leadview.is_served, "it is filled again")
+            # What is not there any more was read again; but the index of a contact that is there may be gone.
+            wait_until(lambda: "evicted" not in world.problems(), "what was evicted is put right", RECOVER_SECONDS)
             world.history.losses.append(Loss(began_at, now(), -inf, named=True))
         with world.publishing:  # dead letters that were evicted are listed again only when their records are read again
             world.catch_up()

@@ -26,6 +26,7 @@ from devstack.redis_server import RedisServer, redis_program
 from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from schemas.heartbeat import Heartbeat
+from schemas.words import utc
 from tests.chaos.core import ORGANIZATIONS, UNKNOWN, Core, Stage, Writer, key_of
 from tests.chaos.history import CaughtUp, Loss, Outage, now
 from tests.harness.api_server import LEADS, ApiServer
@@ -327,23 +328,31 @@ class World(Stage):
         kinds: list[str] = orjson.loads(done.stdout)["kinds"] if done.stdout else []
         return kinds
 
-    def is_told(self, kind: str, **settings: object) -> bool:
-        """Returns whether `status` names this problem soon after a projector lives. Notes it if it does not."""
+    def is_told(self, kind: str, since: float = inf, **settings: object) -> bool:
+        """Returns whether `status` names this problem soon after a projector lives; or a projector has logged that it
+        has ended since then, because that may be before `status` looks. Notes it if neither does.
+        """
         self.wait_until(lambda: projectors(self.leadview.redis), "a projector lives")
         began_at = asked_at = now()
         while asked_at <= began_at + self.told_seconds:
             asked_at = now()
-            if kind in self.problems(**settings):
+            if kind in self.problems(**settings) or self._has_ended(kind, since):
                 self.told_after = max(self.told_after, asked_at - began_at)
                 return True
         self.wrong.append(f"status does not name {kind} within {self.told_seconds:.0f} s")
         return False
 
+    def _has_ended(self, kind: str, since: float) -> bool:
+        after = utc(round((time.time() - now() + since) * 1000)) if since < inf else "never"
+        lines = [line for child in self.projectors.values() for line in child.log.read_text("utf-8").splitlines()]
+        ended = [line for line in lines if "no longer a problem" in line and f'"problem":"{kind}"' in line]
+        return any(orjson.loads(line)["time"] >= after for line in ended)
+
     def judge(self, kind: str, began_at: float, way_out: Callable[[], object]) -> None:
         """Check that `status` names this break, and does so no more after its way out, which is applied if it was
         named: otherwise nobody knows of it. Until then, wrong answers are explained.
         """
-        if not self.is_told(kind):
+        if not self.is_told(kind, began_at):
             return
         way_out()
         wait_until(lambda: kind not in self.problems(), f"{kind} has ended", RECOVER_SECONDS, interval=1.0)

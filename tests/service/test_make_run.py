@@ -77,7 +77,7 @@ def status_of(line: str) -> int:
 
 def is_well(command: str, directory: Path) -> bool:
     done = subprocess.run(["/bin/sh", "-c", command], cwd=directory, capture_output=True, check=False)
-    return done.returncode == 0 and b"crm.leads" in done.stdout
+    return done.returncode == 0 and b"crm.leads" in done.stdout and b"unasked" not in done.stdout
 
 
 def is_another_version(line: str, body: bytes) -> bool:

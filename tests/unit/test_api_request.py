@@ -39,7 +39,6 @@ from api.request import (
     etag_of,
     etags_to_match,
     request_id,
-    trace_id,
     wait_of,
 )
 from api.request_log import SAMPLE, RequestLog
@@ -50,6 +49,7 @@ from schemas import api_keys, names
 from schemas.api_keys import PREFIX
 from schemas.resources import CONTACT
 from schemas.settings import ApiSettings, RequestLogMode, networks
+from schemas.trace import trace_id
 from tests.harness import crm
 
 ORGANIZATION = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -306,13 +307,14 @@ class Tree:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.done: dict[Step, list[Edit]] = {}
+        self._times = count(1_000_000_000)
 
     def do(self, step: Step, *edits: Edit) -> None:
         for edit in edits:
             path = self.path / edit.path
             text = path.read_text("utf-8") if path.exists() else ""
             assert not edit.old or text.count(edit.old) == 1, f"{edit.path} has not one {edit.old!r}"
-            path.write_text(text.replace(edit.old, edit.new) if edit.old else text + edit.new, "utf-8")
+            self._write(path, text.replace(edit.old, edit.new) if edit.old else text + edit.new)
             self.done.setdefault(step, []).append(edit)
 
     @contextmanager
@@ -323,23 +325,25 @@ class Tree:
             path = self.path / edit.path
             text = path.read_text("utf-8")
             assert text.count(edit.new) == 1, f"{edit.path} has not one {edit.new!r}"
-            path.write_text(text.replace(edit.new, edit.old), "utf-8")
+            self._write(path, text.replace(edit.new, edit.old))
             if text == edit.new and not edit.old:
                 path.unlink()
         try:
             yield
         finally:
             for path, text in before.items():
-                path.write_text(text, "utf-8")
+                self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file at a time of its own: two texts of the same size within a second would be compiled once."""
+        path.write_text(text, "utf-8")
+        time = next(self._times)
+        os.utime(path, (time, time))
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Returns the status and what is printed."""
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("LEADVIEW_", "PYTEST_"))
-        }
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("LEADVIEW_", "PYT"))}
         command = [sys.executable, "-m", *arguments]
-        # What is written twice within a second may have the same size, and compiled files are compared by both.
-        environment["PYTHONDONTWRITEBYTECODE"] = "1"
         done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 

@@ -33,7 +33,6 @@ _OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 is_uuid = re.compile(UUID_PATTERN).fullmatch
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
-_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
 _CODING = re.compile(rb"(?:--?|;)(?:gzip|x-gzip|br|zstd|deflate|compress|x-compress|dcb|dcz)$", re.IGNORECASE)
 """The end that a proxy which compresses bodies appends to an ETag, as Apache and Jetty do."""
@@ -122,17 +121,6 @@ def request_id(sent: bytes | None) -> bytes:
     if sent is not None and _VALID_ID.fullmatch(sent) and not api_keys.is_in(sent):  # it is logged, and no key may be
         return sent
     return hexlify(random.getrandbits(128).to_bytes(16))
-
-
-def trace_id(traceparent: bytes) -> str | None:
-    """Returns the trace that this header names (W3C Trace Context), as 32 hex digits; None if it is not valid. What a
-    version after 00 appends is not read.
-    """
-    match = _TRACEPARENT.match(traceparent)
-    rest = traceparent[match.end() :] if match else b""
-    if match is None or (rest and (traceparent.startswith(b"00") or rest[:1] != b"-")):
-        return None
-    return match[1].decode()
 
 
 def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:

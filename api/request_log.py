@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from api.errors import ApiError
-from api.request import Request, is_uuid, trace_id
+from api.request import Request, is_uuid
 from schemas import names
 from schemas.settings import RequestLogMode
+from schemas.trace import trace_id
 
 SAMPLE = 5
 """Maximum number of lines about 4xx for each worker and second; those about 5xx are always written."""

@@ -47,7 +47,7 @@ def greeting(
         *_lines(base_url, tenant, other, etag),
     ]
     if variables is not None:
-        lines += ("", "# whether all is well", _status(variables))
+        lines += ("", "# whether all is well", _status(variables, addresses["metrics, api"]))
         shown = {"API": base_url, "API_KEY": tenant.api_key, "LEAD_ID": tenant.lead_id}
         shown |= {"ORGANIZATION": tenant.organization_id, "KAFKA": addresses["Kafka"]}
         lines += ("", "# with this, the commands of the documentation work in that terminal, too")
@@ -66,10 +66,11 @@ def _sandbox(personas: Sequence[Persona]) -> Iterator[str]:
     yield from (f"  {persona.name:<{width}} {persona.api_key}  {persona.answer}" for persona in personas)
 
 
-def _status(variables: Mapping[str, str]) -> str:
-    """Returns a command that works in every folder."""
+def _status(variables: Mapping[str, str], api_metrics: str) -> str:
+    """Returns a command that works in every folder. It asks the API as well."""
     python_path = f"PYTHONPATH={shlex.quote(str(_ROOT))}"
-    return " ".join([*_settings(variables), python_path, sys.executable, "-m projector status"])
+    words = [sys.executable, "-m leadview status --api-metrics", shlex.quote(api_metrics)]
+    return " ".join([*_settings(variables), python_path, *words])
 
 
 def _enter() -> str:

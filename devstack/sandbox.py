@@ -2,7 +2,8 @@
 
 `docs/sandbox.md` lists all of it for people, and `tests/service/test_make_run.py` compares that page with a running
 sandbox. Its documents never change, except for one lead that changes every ten seconds. The reader's organization, its
-full lead and its full contact are the examples of the OpenAPI document and of `docs/events.md`.
+full lead and its full contact are the examples of the OpenAPI document and of `docs/events.md`. It has `MORE_LEADS` for
+programs that keep copies.
 
 Everyone knows these keys. They open only organizations of the sandbox, where somebody has published them.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import redis
 from msgspec.structs import replace
@@ -31,6 +32,8 @@ from schemas.settings import ProjectorSettings
 CHANGE_SECONDS = 10
 """The changing lead has another version in each interval of the clock of this length."""
 CHANGES_PER_SECOND = 1 / CHANGE_SECONDS
+MORE_LEADS = 200
+"""Of the reader: more than it may ask for at once."""
 
 _CREATED = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 _UPDATED = datetime(2026, 2, 1, 12, 30, tzinfo=UTC)
@@ -108,11 +111,15 @@ def _lead(suffix: str, contact: events.Contact, stage: events.Stage = "NEW") -> 
     )
 
 
+_STAGES = get_args(events.Stage)
 _FULL_CONTACT, _FULL_LEAD = examples.CONTACT_EVENT, examples.LEAD_EVENT
 _MINIMAL_CONTACT = _contact("c2", READER_ORGANIZATION)
 _DELETED_CONTACT = _contact("c3", READER_ORGANIZATION)
 _DELETED_LEAD = _lead("19", _MINIMAL_CONTACT)
 _CHANGING_LEAD = _lead("14", _FULL_CONTACT, "IN_PROGRESS")
+_MORE_LEADS = tuple(
+    _lead(f"100{number:03}", _MINIMAL_CONTACT, _STAGES[number % len(_STAGES)]) for number in range(1, MORE_LEADS + 1)
+)
 _ELSEWHERE = tuple(
     _contact(f"c{number}1", organization)
     for number, organization in enumerate((_OTHER, _CLOSED, _SLOW, UNSTEADY_ORGANIZATION), 2)
@@ -136,6 +143,7 @@ _LEADS = (
     ),
     replace(_lead("16", _FULL_CONTACT, "REJECTED"), archived_at=_UPDATED, attribution={}),
     _DELETED_LEAD,
+    *_MORE_LEADS,
     *(_lead(f"{number}1", contact) for number, contact in enumerate(_ELSEWHERE, 2)),
 )
 

@@ -14,6 +14,7 @@ from projector.mapping import Intent
 from projector.record import MAGIC, Record, hint, unframed
 from schemas.envelopes import mode_of
 from schemas.faults import Fault, shown
+from schemas.trace import trace_id
 
 Interpreted = tuple[Intent, int]
 """The write that a record requires, and the time of its event in milliseconds since 1970."""
@@ -22,6 +23,8 @@ Interpreted = tuple[Intent, int]
 class _Event(msgspec.Struct):
     id: str | None = None
     source: str | None = None
+    traceparent: object = None
+    """An extension of CloudEvents. Tracing libraries send a header of this name instead."""
 
 
 _EVENT = msgspec.json.Decoder(_Event)
@@ -91,16 +94,31 @@ def _explained(fault: Fault, record: Record) -> Fault:
     headers = dict(record.headers)
     path = fault.path
     if mode_of(headers) == "binary":
-        id_, source = ((headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source"))
+        sent = (
+            (headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source", "ce_traceparent")
+        )
+        event = _Event(*sent)
         path = path.replace("$.data.", "$.", 1)  # the value is the data
     else:
-        id_, source = _id_and_source(record.value or b"")
-    return replace(fault, path=path, hint=hint(fault, record), event_id=shown(id_), event_source=shown(source))
+        event = _event(record.value or b"")
+    return replace(
+        fault,
+        path=path,
+        hint=hint(fault, record),
+        event_id=shown(event.id),
+        event_source=shown(event.source),
+        trace_id=_trace(event.traceparent) or _trace(headers.get("traceparent")),
+    )
 
 
-def _id_and_source(value: bytes) -> tuple[str, str]:
+def _event(value: bytes) -> _Event:
     try:
-        event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
+        return _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
     except (msgspec.MsgspecError, UnicodeDecodeError, BadRecord):
-        return "", ""
-    return event.id or "", event.source or ""
+        return _Event()
+
+
+def _trace(traceparent: object) -> str:
+    """Returns the id of the trace; an empty text without a valid one."""
+    sent = traceparent.encode(errors="replace") if isinstance(traceparent, str) else traceparent
+    return trace_id(sent) or "" if isinstance(sent, bytes) else ""

@@ -80,8 +80,8 @@ class Fault(Struct, frozen=True, omit_defaults=True):
     `path` begins with `$`, the value, or it is `key`, `headers` or `headers.<name>`; of a line that `validate` reads it
     is `line` or `topic`. `expected` is empty if the kind says it. `allowed` has the values of a field that has a list
     of them. `found` is what was found instead: the type of JSON, or the error of a library. Of an unreadable batch,
-    `count` and `most` are its first and last offset. `event_id` and `event_source` name the event, as far as they can
-    be read.
+    `count` and `most` are its first and last offset. `event_id` and `event_source` name the event, and `trace_id` the
+    trace that it belongs to (`schemas.trace`), as far as they can be read.
     """
 
     kind: FaultKind
@@ -94,6 +94,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
     hint: Hint | None = None
     event_id: str = ""
     event_source: str = ""
+    trace_id: str = ""
 
     @property
     def label(self) -> Label:

@@ -9,6 +9,14 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+try:
+    from projector import mapping  # noqa: F401
+except (AttributeError, TypeError) as error:
+    raise pytest.UsageError(
+        f"The program cannot be imported: {error}. These have to agree (docs/changing.md): schemas/events.py, "
+        "schemas/documents.py, schemas/examples.py, schemas/resources.py, projector/mapping.py."
+    ) from error
+
 from devstack.leash import Scratch
 from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
 from tests.harness.services import OLDEST_REDIS

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from docs.generate import asyncapi, events_page, key_vectors, monitoring, preconditions, tables, troubles
+from docs.generate import answers, asyncapi, events_page, key_vectors, monitoring, preconditions, tables, troubles
 from docs.generate.dashboard import dashboard
 from docs.generate.json_schema import event_schemas
 from docs.generate.openapi import document
@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def files(root: Path) -> dict[Path, str]:
-    """Returns the content of each generated file. Of the pages, the README and some YAML, only parts are generated."""
+    """Returns the content of each generated file. Of the pages, the README and some YAML, only parts are generated; of
+    any page, the ETags of the examples.
+    """
     docs, deploy = root / "docs", root / "deploy"
     whole: dict[Path, Any] = {
         **{docs / "schemas" / f"{name}.json": schema for name, schema in event_schemas().items()},
@@ -35,6 +37,7 @@ def files(root: Path) -> dict[Path, str]:
         docs / "runbook.md": tables.of_metrics() | {"troubles": troubles.runbook()},
         docs / "production.md": {"topics": tables.sentence_of_topics(), "versions": tables.of_versions()},
         docs / "settings.md": tables.of_settings(),
+        docs / "generate" / "reference" / "pages" / "errors.md": {"error": answers.error()},
         docs / "generate" / "reference" / "pages" / "index.md": {"lead": tables.lead()},
         root / "compose.yaml": {"topics": tables.loop_over_topics()},
         deploy / "kubernetes" / "strimzi" / "topics.yaml": {"topics": tables.strimzi_topics()},
@@ -45,7 +48,10 @@ def files(root: Path) -> dict[Path, str]:
     in_kubernetes = deploy / "kubernetes" / "components" / "monitoring" / "prometheus-rule.yaml"
     texts[in_kubernetes] = monitoring.prometheus_rule(monitoring.Options())
     texts[docs / "examples" / "gitleaks.toml"] = key_vectors.scanner_rule()
-    return texts | {path: _with_parts(path.read_text("utf-8"), named) for path, named in parts.items()}
+    pages = {*parts, *docs.rglob("*.md")}
+    texts |= {path: answers.with_answers(path.read_text("utf-8")) for path in sorted(pages)}
+    texts |= {path: _with_parts(texts[path], named) for path, named in parts.items()}
+    return texts
 
 
 def _with_parts(page: str, texts: dict[str, str]) -> str:

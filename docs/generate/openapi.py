@@ -10,9 +10,10 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import orjson
 
+from docs.generate.answers import REQUEST_ID, etag
 from docs.generate.tables import all_resources
 from schemas.error_body import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
-from schemas.resources import AS_SPECIFIED, ROOT, Resource
+from schemas.resources import AS_SPECIFIED, LEAD, ROOT, Resource
 
 Json = dict[str, Any]
 
@@ -27,8 +28,6 @@ _OPENAPI = "The document that you are reading, as JSON."
 _HEALTH = "The program responds. It does not ask whether records can be served."
 _READINESS = "The response is 503 while no complete set of records can be served."
 
-_REQUEST_ID = "01982f6ab4c87d1e9f3a52b6c0d4e8f7"
-ETAG = 'W/"78d1a523c92d80d1cd492956"'
 
 _BODIES: dict[int, type[ErrorBody]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
@@ -52,7 +51,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
     "X-Request-Id": (
         "Identifies this request: the id that you sent (1 to 128 letters, digits or `._-:/+=@~`), or a new one",
         _TEXT,
-        "01982f6ab4c87d1e9f3a52b6c0d4e8f7",
+        REQUEST_ID,
     ),
     "Cache-Control": (
         "`private, no-cache` on records: you may keep a copy, but revalidate it before use. `no-store` on errors",
@@ -62,7 +61,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
     "ETag": (
         "Changes whenever the record changes; send it in `If-None-Match`",
         _TEXT,
-        ETAG,
+        etag(LEAD),
     ),
     "Data-As-Of": (
         "Every change that the core product had published at this time is in this response. Absent if it is not known",
@@ -322,7 +321,7 @@ def _body_example(body: type[ErrorBody], problem: Problem) -> Json:
         "error": problem.code,
         "message": problem.message,
         "status": problem.status,
-        "request_id": _REQUEST_ID,
+        "request_id": REQUEST_ID,
         "retry_after": 2,
         "violated_policies": ["key"],
     }
@@ -346,7 +345,7 @@ def _parameters() -> Json:
             "header",
             "The `ETag` of your copy: the response is 304 while the copy is current",
             _TEXT,
-            ETAG,
+            etag(LEAD),
         ),
         "Prefer": _parameter(
             "Prefer",
@@ -361,7 +360,7 @@ def _parameters() -> Json:
             "header",
             "Your own id for this request: up to 128 letters, digits and `._-:/+=@~`. Any other value is replaced",
             _TEXT,
-            _REQUEST_ID,
+            REQUEST_ID,
         ),
     }
 

@@ -181,6 +181,8 @@ def _details(letter: DeadLetter) -> Iterator[str]:
     yield f"  key       {letter.key}"
     if letter.offsets > 1:
         yield f"  offsets   {letter.offset} to {letter.next_offset - 1}"
+    if letter.fault and letter.fault.trace_id:
+        yield f"  trace     {letter.fault.trace_id}"
     yield f"  parked    {utc(letter.time)}"
     if letter.accepted:
         yield f"  accepted  {utc(letter.accepted_at or 0)}  {letter.note}"

@@ -75,7 +75,8 @@ def _together(reports: Sequence[Problem]) -> Problem:
 
 def causes(together: Sequence[Problem]) -> list[Problem]:
     """Returns those that do not only follow from another one."""
-    return [it for it in together if not any(_follows(it, cause) or _follows_for_api(it, cause) for cause in together)]
+    rules = (_follows, _follows_from_kafka, _follows_for_api)
+    return [it for it in together if not any(follows(it, cause) for follows in rules for cause in together)]
 
 
 def _follows(it: Problem, cause: Problem) -> bool:
@@ -88,8 +89,6 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return isinstance(it, problem.NoProjector | problem.FewProjectors | problem.Silent | problem.Stale)
         case problem.OtherCluster(accepted=False) if stopped or isinstance(it, problem.Stale):
             return True
-        case problem.KafkaDenies() if stopped or it.label == "no_partitions":
-            return True
         case problem.Reported(reported="no_step") if it.label == "not_advancing":
             return _is_of_line(it, cause)
         case problem.Halted() | problem.Failing() if stopped:
@@ -99,10 +98,23 @@ def _follows(it: Problem, cause: Problem) -> bool:
         case problem.StandingBy():
             late = problem.Stale | problem.GenerationUnfilled | problem.GenerationUnwritten
             return isinstance(it, late) or it.label == "no_partitions"
-        case problem.KafkaUnknown() | problem.OtherCluster(accepted=False) if isinstance(it, problem.Reported):
-            return stopped or it.label == cause.label
     hinders = isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause))
     return hinders and isinstance(it, problem.Stale)
+
+
+def _follows_from_kafka(it: Problem, cause: Problem) -> bool:
+    """Returns whether a problem is only an effect of one that programs have with Kafka."""
+    stopped = it.label in OF_STOPPED_LINES
+    match cause:
+        case problem.KafkaDenies():
+            return stopped or it.label == "no_partitions"
+        case problem.KafkaUnknown() | problem.OtherCluster(accepted=False):
+            return isinstance(it, problem.Reported) and (stopped or it.label == cause.label)
+        case problem.Reported(reported="kafka_unknown"):
+            own = isinstance(it, problem.OfLine) and {*it.programs} <= {*cause.programs}
+            return isinstance(it, problem.Stale) or (stopped and own)
+        case _:
+            return False
 
 
 def _follows_for_api(it: Problem, cause: Problem) -> bool:

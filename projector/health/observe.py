@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import Denied, ProjectorError, Unavailable
-from projector.kafka.client import principal
+from projector.kafka.client import CLIENT_ID, principal
 from projector.kafka.ends import USUAL_SECONDS
 from projector.kafka.groups import Member
 from projector.kafka.reader import Reader
@@ -513,12 +513,17 @@ async def _result(
 
 
 def _strangers(redis: RedisPart, kafka: KafkaPart) -> list[Member]:
-    """Returns the members that no heartbeat knows. Former versions of the program do not say which ones they are."""
+    """Returns the members that no heartbeat knows. Former versions of the program do not say which ones they are. Nor
+    can a projector that does not reach Redis and has joined again: it may have the number of members that it had.
+    """
     projectors = [writer for writer in redis.writers if writer.heartbeat.role == "run"]
     if any(it.heartbeat.members is None and it.age_ms < _FORMER_MS for it in projectors):
         return []
     known = {id_ for writer in projectors for id_ in writer.heartbeat.members or ()}
-    return [member for member in kafka.members or () if member.id not in known]
+    unknown = [member for member in kafka.members or () if member.id not in known]
+    silent = sum(len(writer.heartbeat.members or ()) for writer in projectors if not writer.is_living_projector)
+    own = [member for member in unknown if member.client_id == CLIENT_ID][:silent]
+    return [member for member in unknown if member not in own]
 
 
 def _waiting(redis: RedisPart, kafka: KafkaPart) -> dict[Partition, tuple[int, int]]:

@@ -42,6 +42,8 @@ from schemas.settings import ProjectorSettings, brokers
 of_process.install()
 sign_in.install()
 
+CLIENT_ID = "leadview-projector"
+"""What Kafka calls each line of a projector."""
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
 
@@ -109,7 +111,7 @@ def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsu
         fetch_max_bytes=1,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),
-        client_id="leadview-projector",
+        client_id=CLIENT_ID,
         **connection(settings),
     )
 

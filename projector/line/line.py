@@ -409,9 +409,10 @@ def _report(parked: Sequence[DeadLetter]) -> None:
     for letter in parked:
         PARKED.labels(letter.topic, letter.fault.label if letter.fault else "other").inc()
     for letter in parked[:_LOGGED_BAD_RECORDS]:
+        trace = {"trace_id": letter.fault.trace_id} if letter.fault and letter.fault.trace_id else {}
         logger.warning(
             "a bad record became a dead letter",
-            extra={"record": letter.field, "reason": letter.reason, "accepted": letter.accepted},
+            extra={"record": letter.field, "reason": letter.reason, "accepted": letter.accepted} | trace,
         )
     if len(parked) > _LOGGED_BAD_RECORDS:
         logger.warning(

@@ -135,6 +135,11 @@ def _no_worker(cause: str) -> Observation:
     return replace(WELL, api=ApiPart(ready_workers=0, workers=2, causes=(f"there is no connection to Redis: {cause}",)))
 
 
+def _nobody_reaches_redis(why: str) -> Observation:
+    """Neither program can open a connection. `status` reaches it in another way."""
+    return replace(_projectors(_silent(), _silent()), api=_no_worker(f"certificate verify failed: {why}").api)
+
+
 _NO_PORT = replace(WELL, api=ApiPart(unread="http://127.0.0.1:9100 (Connection refused)"))
 
 
@@ -276,6 +281,11 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "the API's user lacks a right": lambda: _no_worker("NOPERM User api has no permissions to run the 'mget' command"),
     "the API's password is changed": lambda: _no_worker("WRONGPASS invalid username-password pair"),
     "the projectors' password is changed": lambda: _projectors(_silent(), _silent()),
+    "Redis has a certificate of another CA": lambda: _nobody_reaches_redis("unable to get local issuer certificate"),
+    "the certificate of Redis has expired": lambda: _nobody_reaches_redis("certificate has expired"),
+    "the projectors' password is changed in Kafka": lambda: _projectors(
+        *[{"problems": ["Kafka refuses the user 'projector' or its password: …"], "kinds": ["kafka_unknown"]}] * 2
+    ),
     "no API worker": lambda: _NO_PORT,
     "all API workers hang": lambda: _NO_PORT,
     "the projectors' user lacks a right in Kafka": lambda: _projectors(

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourcePatternType,
 )
 from confluent_kafka.admin import ResourceType as Type  # type: ignore[attr-defined]
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from devstack import programs
 from devstack.apache_kafka import ApacheKafka, plain_login
@@ -37,7 +38,14 @@ from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 API_USER, PROJECTOR_USER, _PASSWORD = "api", "projector", "secret"
-LOGIN = plain_login({PROJECTOR_USER: _PASSWORD})
+_PLAIN = plain_login({PROJECTOR_USER: _PASSWORD})
+_SCRAM = {
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+    "scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    # Brokers close connections that do not sign in again: only then is a password that was changed asked for.
+    "scram-sha-512.connections.max.reauth.ms": "3000",
+}
+LOGIN = _PLAIN._replace(properties={**_PLAIN.properties, **_SCRAM})
 """Kafka with this login and ACLs lets the user of the projectors read the topics of the installation, and no others."""
 Redis = RedisServer | RedisSentinel | RedisCluster
 _SERIES = re.compile(r"^(leadview_\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
@@ -87,9 +95,9 @@ class Installation:
             own: dict[str, Any] = {**self.user(PROJECTOR_USER), "metrics_port": port, "dead_letter_row": 3}
             self.projectors[port] = self.leadview.start("run", command=command, **own | settings)
 
-    def start_api(self) -> None:
-        settings: dict[str, Any] = {**self.user(API_USER), "api_workers": 2, "metrics_port": self._api_metrics}
-        self.api_process = self.leadview.start_api(self.api.port, **settings)
+    def start_api(self, **settings: object) -> None:
+        own: dict[str, Any] = {**self.user(API_USER), "api_workers": 2, "metrics_port": self._api_metrics}
+        self.api_process = self.leadview.start_api(self.api.port, **own | settings)
 
     def user(self, name: str) -> dict[str, str]:
         """Settings of a user of Redis who may do everything at first; none where servers come and go."""
@@ -107,6 +115,13 @@ class Installation:
             "kafka_sasl_username": PROJECTOR_USER,
             "kafka_sasl_password": _PASSWORD,
         }
+
+    def set_kafka_password(self, password: str = _PASSWORD) -> None:
+        """Set the password with which the user of the projectors signs in by SCRAM-SHA-512."""
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(PROJECTOR_USER, info, password.encode())
+        for done in self.leadview.topics.admin.alter_user_scram_credentials([change]).values():
+            done.result(PATIENCE_SECONDS)
 
     def kill_projectors(self) -> None:
         for child in self.projectors.values():

@@ -4,12 +4,14 @@ block as the table advises.
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial as bind
 from pathlib import Path
+from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 import psutil
@@ -24,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from devstack.apache_kafka import ApacheKafka
+from devstack.fault_proxy import faulty_proxy
 from devstack.programs import PROJECTOR
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
@@ -31,7 +34,8 @@ from devstack.redis_server import RedisServer
 from projector.upkeep.comparison import SUBJECTS
 from schemas import names, resources
 from schemas.control import number_of
-from tests.harness import crm
+from tests.harness import certificates, crm
+from tests.harness.certificates import Certificate
 from tests.harness.crm import Message
 from tests.harness.metrics_port import ask
 from tests.harness.programs import asleep
@@ -107,6 +111,57 @@ def with_another_password(user: str, here: Installation) -> Iterator[None]:
     here.publish_again()
     yield
     here.user(user)
+
+
+def redis_has_another_certificate(create: Callable[[Path], Certificate], here: Installation) -> Iterator[None]:
+    """Redis is behind TLS, and somebody replaces its certificate while both programs run. They trust the former one."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        first, second = (Path(folder, name) for name in ("first", "second"))
+        for directory in (first, second):
+            directory.mkdir()
+        trusted, replaced = certificates.create(first), create(second)
+        tls = SSLContext(PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*trusted)
+        proxy = stack.enter_context(faulty_proxy(urlsplit(here.leadview.server.url).port or 0, tls))
+        ca = Path(folder, "ca.pem")
+        ca.write_bytes(trusted.certificate.read_bytes())
+        if create is certificates.create_expired:  # which is refused for its date alone
+            ca.write_bytes(trusted.certificate.read_bytes() + replaced.certificate.read_bytes())
+        encrypted: dict[str, Any] = {
+            "redis_url": f"rediss://127.0.0.1:{proxy.port}/0",
+            "redis_tls_ca_file": ca,
+        }
+        here.api_process.stop()
+        here.start_api(**encrypted)
+        for _ in all_have(encrypted, here):
+            here.wait_for(WELL)
+            tls.load_cert_chain(*replaced)
+            proxy.reset_all()
+            here.publish_again()
+            yield
+            assert "certificate verify failed" in here.leadview.run("status", **encrypted)
+            if create is certificates.create:
+                ca.write_bytes(replaced.certificate.read_bytes())
+            else:
+                tls.load_cert_chain(*trusted)
+            here.wait_for(WELL)
+        here.api_process.stop()
+        here.start_api()
+
+
+def kafkas_password_is_changed(here: Installation) -> Iterator[None]:
+    """Somebody changes it in Kafka while the projectors run. They continue as soon as theirs is right."""
+    here.set_kafka_password()
+    settings: dict[str, Any] = {**here.signed_in, "kafka_sasl_mechanism": "SCRAM-SHA-512"}
+    for _ in all_have(settings, here):
+        here.wait_for(WELL)
+        here.set_kafka_password("another")
+        here.publish_again()
+        yield
+        assert "Kafka refuses the user 'projector' or its password" in here.leadview.run("status", **settings)
+        here.set_kafka_password()
+        here.leadview.wait_until_current()
+        here.wait_for(WELL)
 
 
 def a_failover(here: Installation) -> Iterator[None]:
@@ -470,6 +525,9 @@ TROUBLES: dict[str, Callable[[Installation], Iterator[None]]] = {
     "the API's user lacks a right": bind(without_right, API_USER, "mget"),
     "the API's password is changed": bind(with_another_password, API_USER),
     "the projectors' password is changed": bind(with_another_password, PROJECTOR_USER),
+    "Redis has a certificate of another CA": bind(redis_has_another_certificate, certificates.create),
+    "the certificate of Redis has expired": bind(redis_has_another_certificate, certificates.create_expired),
+    "the projectors' password is changed in Kafka": kafkas_password_is_changed,
     "the projectors' user lacks a right": bind(without_right, PROJECTOR_USER, "mset"),
     "the projectors' user lacks a right in Kafka": the_user_may_not_read_leads,
     "a replica took the place of its master": a_failover,

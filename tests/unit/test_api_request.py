@@ -39,7 +39,6 @@ from api.request import (
     etag_of,
     etags_to_match,
     request_id,
-    trace_id,
 )
 from api.request_log import SAMPLE, RequestLog
 from api.waiting import wait_of
@@ -51,6 +50,7 @@ from schemas.api_keys import PREFIX
 from schemas.layouts import Outcome
 from schemas.resources import CONTACT
 from schemas.settings import ApiSettings, RequestLogMode, networks
+from schemas.trace import trace_id
 from tests.harness import crm
 
 ORGANIZATION = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"

@@ -10,8 +10,10 @@ from aiokafka.structs import OffsetAndMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operate.commands.dead_letters import _details
 from projector.dead_letter import DeadLetter
 from projector.kafka.accepted import Acceptance, Accepted, AcceptedRecords, OffsetTexts
+from projector.line import line
 from projector.offsets import Ranges
 from projector.record import Partition
 from projector.redis.store import Store
@@ -244,3 +246,13 @@ def test_nothing_is_accepted_in_a_partition_that_is_not_known() -> None:
     """It may have been revoked while a batch is under way."""
     settings = ProjectorSettings()
     assert AcceptedRecords(settings, Store(settings)).find(("crm.leads", 0, 7)) is None
+
+
+@pytest.mark.parametrize("trace", ["", "0af7651916cd43dd8448eb211c80319c"])
+def test_the_trace_of_the_event_is_logged_and_shown(caplog: pytest.LogCaptureFixture, trace: str) -> None:
+    letter = DeadLetter("crm.leads", 0, 7, "key", "", 0, fault=Fault("missing", "$.id", trace_id=trace))
+    line._report([letter])
+    [logged] = map(vars, caplog.records)
+    assert logged.get("trace_id", "") == trace
+    assert [detail.split()[-1] for detail in _details(letter) if "trace" in detail] == ([trace] if trace else [])
+    assert msgspec.json.decode(letter.stored, type=DeadLetter) == letter

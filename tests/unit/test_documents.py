@@ -156,8 +156,10 @@ def choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParse
 
 
 def options(command: str) -> set[str]:
-    """Returns the options of a command, and of those that it consists of. Raises KeyError if there is none."""
-    left, found = [choices(parser_of("leadview", OTHERS))[command]], set[str]()
+    """Returns the options of a command, and of those that it consists of."""
+    commands = choices(parser_of("leadview", OTHERS))
+    assert command in commands, f"operate/commands/arguments.py has no command {command}"
+    left, found = [commands[command]], set[str]()
     while left:
         parser = left.pop()
         found |= parser._option_string_actions.keys()
@@ -179,25 +181,40 @@ def test_every_command_is_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) 
             assert {word for word in rest if word.startswith("--")} <= options(name), command
 
 
-def test_every_command_is_parsed_run_and_listed() -> None:
+def test_every_command_is_parsed_run_listed_and_tested() -> None:
     parsers = choices(parser_of("leadview"))
     commands = parsers.keys()
-    assert _COMMANDS.keys() | EARLY == commands, "_COMMANDS in operate/main.py, and parser_of"
+    assert _COMMANDS.keys() | EARLY == commands, (
+        "_COMMANDS in operate/main.py, and parser_of in operate/commands/arguments.py"
+    )
     for name, parser in parsers.items():
         assert parser.format_help().startswith(f"usage: leadview {name}")
     runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
     table = runbook.partition("| for operators | what it does |")[2].partition("\n\n")[0]
     listed = {name for name in commands if re.search(rf"leadview {name}\b|`{name}[ `]", table)}
     assert commands - {"run"} - listed == set(), "docs/runbook.md: add a row below `for operators`"
+    for folder, how in (("unit/test_arguments.py", "add wrong arguments"), ("service", "call it there")):
+        paths = [*(ROOT / "tests" / folder).rglob("*.py")] or [ROOT / "tests" / folder]
+        tests = "\n".join(path.read_text("utf-8") for path in paths)
+        untested = [name for name in commands if not re.search(rf"""["' ]{name}["' ]""", tests)]
+        assert untested == [], f"tests/{folder}: {how}"
 
 
-def test_every_metric_is_in_the_list_of_its_program_and_is_exported() -> None:
+def test_every_metric_is_in_the_list_of_its_program_exported_and_tested() -> None:
     sources = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
     exporting = "\n".join(path.read_text("utf-8") for path in sources)
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
     for name, metric in vars(metrics).items():
         if isinstance(metric, metrics.Metric):
+            short = re.sub("^leadview_[a-z]+_", "", metric.name)
+            assert re.search(rf"{short}|\b{name}\b", tests), (
+                f"no test knows metrics.{name}: tests/unit/test_observations.py or tests/service/test_api_process.py"
+            )
             assert metric in metrics.ALL, f"schemas/metrics.py: {name} is not in PROJECTOR, API or VERIFY"
-            assert re.search(rf"\bmetrics\.{name}\b", exporting), f"nothing exports metrics.{name}"
+            assert re.search(rf"\bmetrics\.{name}\b", exporting), (
+                f"nothing exports metrics.{name}: count in projector/line or api/metrics.py, or export it in "
+                "projector/health or api/exporter.py"
+            )
 
 
 REFERENCE = {page.name: page.markdown for page in pages()}

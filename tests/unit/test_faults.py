@@ -244,6 +244,45 @@ def test_fault_has_path_expectation_and_allowed_values(
     assert (fault.path, fault.expected, list(fault.allowed)) == (path, expected, allowed)
 
 
+TRACE, OTHER = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def parent(trace: str) -> str:
+    return f"00-{trace}-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("message", "trace"),
+    [
+        pytest.param(BAD_STAGE, "", id="none"),
+        pytest.param(crm.with_attributes(BAD_STAGE, traceparent=parent(TRACE)), TRACE, id="an attribute"),
+        pytest.param(crm.framed(crm.with_attributes(BAD_STAGE, traceparent=parent(TRACE))), TRACE, id="in a frame"),
+        pytest.param(crm.binary(crm.with_attributes(BAD_STAGE, traceparent=parent(TRACE))), TRACE, id="binary"),
+        pytest.param(crm.with_headers(BAD_STAGE, traceparent=parent(TRACE).encode()), TRACE, id="a header of Kafka"),
+        pytest.param(
+            crm.with_headers(
+                crm.with_attributes(BAD_STAGE, traceparent=parent(TRACE)), traceparent=parent(OTHER).encode()
+            ),
+            TRACE,
+            id="the event's own first",
+        ),
+        pytest.param(
+            crm.with_headers(crm.with_attributes(BAD_STAGE, traceparent="00"), traceparent=parent(OTHER).encode()),
+            OTHER,
+            id="the header, if the event's own is not valid",
+        ),
+        pytest.param(crm.with_attributes(BAD_STAGE, traceparent=SECRET), "", id="any text"),
+        pytest.param(crm.with_attributes(BAD_STAGE, traceparent=7), "", id="a number"),
+        pytest.param(crm.with_headers(BAD_STAGE, traceparent=b"\xff"), "", id="no text"),
+        pytest.param(NO_JSON, "", id="no JSON"),
+    ],
+)
+def test_the_trace_of_a_bad_event_is_kept(message: crm.Message, trace: str) -> None:
+    fault = fault_in(message.record())
+    assert fault.trace_id == trace
+    assert fault.event_id == ("" if message is NO_JSON else "e1")
+
+
 @pytest.mark.parametrize(
     ("message", "version"),
     [

@@ -56,7 +56,7 @@ EXPRESSIONS = {
     "api/request.py _OWN_ETAG": "entity tags of ours",
     "api/request.py _VALID_ID": "a request id",
     "schemas/api_keys.py _LIKE_THE_REST": "a request id",
-    "api/request.py _TRACEPARENT": "every part of it has a fixed length",
+    "schemas/trace.py _TRACEPARENT": "every part of it has a fixed length",
     "api/request.py is_uuid": "every part of it has a fixed length",
     "schemas/fields.py UUID_BYTES": "every part of it has a fixed length",
     "projector/problem.py _tag": OURS,

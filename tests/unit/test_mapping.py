@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import Struct
 
 from projector.mapping import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
@@ -67,38 +68,37 @@ NOTHING: Json = {
 }
 
 
+LEAD_ROWS: list[tuple[str, Json, Json]] = [
+    ("stage", {"stage": "QUOTE_SENT"}, {"stage": "QUOTE_SENT"}),
+    ("contact in upper case", {"contact_id": crm.CONTACT.upper()}, {"contact_id": crm.CONTACT}),
+    ("event type", {"event_type_key": "wedding"}, {"event_type_key": "wedding"}),
+    ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
+    ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
+    ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
+    ("assigned", {"assigned_to": crm.uuid(0xAB).upper()}, {"assigned_to": crm.uuid(0xAB)}),
+    ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
+    ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
+    ("tags of null", {"tags": None}, {"tags": []}),
+    (
+        "counts",
+        {"counts": {"notes": 3, "tasks": 2, "quotes": 1}},
+        {"notes_count": 3, "tasks_count": 2, "quotes_count": 1},
+    ),
+    ("some counts", {"counts": {"tasks": 2, "quotes": None}}, {"tasks_count": 2}),
+    ("archived", {"archived_at": "2026-01-01T02:00:00+02:00"}, {"archived_at": "2026-01-01T00:00:00Z"}),
+    ("times with offset", {"created_at": "2026-03-01T00:15:00-05:30"}, {"created_at": "2026-03-01T05:45:00Z"}),
+    ("fractions", {"updated_at": "2026-03-01T00:15:00.25Z"}, {"updated_at": "2026-03-01T00:15:00.250000Z"}),
+    ("a quote without total", {"quote": {"currency": "EUR"}}, {"quote_total": None}),
+    ("no events", {"events": None}, {"events": []}),
+    ("unknown fields", {"colour": "red"}, {}),
+    ("attribution of null", {"attribution": None}, {}),
+    ("an empty attribution", {"attribution": {}}, {}),
+    ("an event", {"events": [WHOLE_EVENT, {"id": crm.uuid(0xE2)}]}, {"events": [SHOWN_EVENT, LEAST_EVENT]}),
+]
+
+
 @pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param(fields, expected, id=name)
-        for name, fields, expected in (
-            ("stage", {"stage": "QUOTE_SENT"}, {"stage": "QUOTE_SENT"}),
-            ("contact in upper case", {"contact_id": crm.CONTACT.upper()}, {"contact_id": crm.CONTACT}),
-            ("event type", {"event_type_key": "wedding"}, {"event_type_key": "wedding"}),
-            ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
-            ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
-            ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
-            ("assigned", {"assigned_to": crm.uuid(0xAB).upper()}, {"assigned_to": crm.uuid(0xAB)}),
-            ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
-            ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
-            ("tags of null", {"tags": None}, {"tags": []}),
-            (
-                "counts",
-                {"counts": {"notes": 3, "tasks": 2, "quotes": 1}},
-                {"notes_count": 3, "tasks_count": 2, "quotes_count": 1},
-            ),
-            ("some counts", {"counts": {"tasks": 2, "quotes": None}}, {"tasks_count": 2}),
-            ("archived", {"archived_at": "2026-01-01T02:00:00+02:00"}, {"archived_at": "2026-01-01T00:00:00Z"}),
-            ("times with offset", {"created_at": "2026-03-01T00:15:00-05:30"}, {"created_at": "2026-03-01T05:45:00Z"}),
-            ("fractions", {"updated_at": "2026-03-01T00:15:00.25Z"}, {"updated_at": "2026-03-01T00:15:00.250000Z"}),
-            ("a quote without total", {"quote": {"currency": "EUR"}}, {"quote_total": None}),
-            ("no events", {"events": None}, {"events": []}),
-            ("unknown fields", {"colour": "red"}, {}),
-            ("attribution of null", {"attribution": None}, {}),
-            ("an empty attribution", {"attribution": {}}, {}),
-            ("an event", {"events": [WHOLE_EVENT, {"id": crm.uuid(0xE2)}]}, {"events": [SHOWN_EVENT, LEAST_EVENT]}),
-        )
-    ],
+    ("fields", "expected"), [pytest.param(fields, expected, id=name) for name, fields, expected in LEAD_ROWS]
 )
 def test_lead_has_every_field_in_order(fields: Json, expected: Json) -> None:
     """Every field but `source` is always there, and all are in the order of the Struct."""
@@ -124,16 +124,22 @@ def test_every_digit_of_a_total_stays(total: str) -> None:
 FIELDS = {"text": "ü\0", "whole": 3, "part": 0.5, "yes": True, "cleared": None, "list": ["a"], "none": []}
 
 
+CONTACT_ROWS: list[tuple[str, Json, Json]] = [
+    ("email", {"email": "a@b.c"}, {"email": "a@b.c"}),
+    ("phone", {"phone": "+49 30 1"}, {"phone_number": "+49 30 1"}),
+    ("custom fields of every type", {"custom_fields": FIELDS}, {"custom_fields": FIELDS}),
+    ("custom fields of null", {"custom_fields": None}, {"custom_fields": {}}),
+    ("names", {"first_name": "", "last_name": "Ng"}, {"first_name": "", "last_name": "Ng"}),
+    (
+        "times",
+        {"created_at": crm.at(60), "updated_at": crm.at(90)},
+        {"created_at": crm.at(60), "updated_at": crm.at(90)},
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param({"email": "a@b.c"}, {"email": "a@b.c"}, id="email"),
-        pytest.param({"phone": "+49 30 1"}, {"phone_number": "+49 30 1"}, id="phone"),
-        pytest.param({"custom_fields": FIELDS}, {"custom_fields": FIELDS}, id="custom fields of every type"),
-        pytest.param({"custom_fields": None}, {"custom_fields": {}}, id="custom fields of null"),
-        pytest.param({"first_name": "", "last_name": "Ng"}, {"first_name": "", "last_name": "Ng"}, id="names"),
-        pytest.param({"created_at": crm.at(60)}, {"created_at": crm.at(60)}, id="times"),
-    ],
+    ("fields", "expected"), [pytest.param(fields, expected, id=name) for name, fields, expected in CONTACT_ROWS]
 )
 def test_contact_has_every_field_in_order(fields: Json, expected: Json) -> None:
     nothing: Json = {
@@ -152,6 +158,16 @@ def test_contact_has_every_field_in_order(fields: Json, expected: Json) -> None:
     found = orjson.loads(put.value[FIRST_LEAD.start :])
     assert found == nothing | expected
     assert list(found) == list(documents.Contact.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("document", "rows"), [(documents.Lead, LEAD_ROWS), (documents.Contact, CONTACT_ROWS)], ids=["lead", "contact"]
+)
+def test_every_field_has_a_row(document: type[Struct], rows: list[tuple[str, Json, Json]]) -> None:
+    """Ids and the summary of the contact have tests of their own."""
+    shown = {name for _, _, expected in rows for name in expected} | {"id", "organization_id", "contact"}
+    missing = set(document.__struct_fields__) - shown
+    assert missing == set(), "tests/unit/test_mapping.py: add a row for it"
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,8 @@ def test_labels_and_runbook_can_be_chosen(tmp_path: Path) -> None:
     ):
         assert chosen in text
         text = text.replace(chosen, default)
-    assert text == RULES.read_text("utf-8")
+    how = "write rules into docs/generate/rules.yaml, and run `python -m docs.generate`"
+    assert text == RULES.read_text("utf-8"), how
 
 
 @pytest.mark.heavy
@@ -330,7 +331,8 @@ def test_every_alert_fires_in_a_test() -> None:
     fire = {f"Leadview{name}" for row in ROWS.values() for name in row.alerts}
     fire |= {name for each in TROUBLES.values() for name in each.fires}
     slowly = {"LeadviewAvailabilityBurnsSlowly", "LeadviewFreshnessBurnsSlowly"}
-    assert fire == {rule["alert"] for rule in ALERTS} - slowly
+    how = "name the alert where it fires: in docs/generate/troubles.py, or in tests/unit/test_monitoring.py"
+    assert fire == {rule["alert"] for rule in ALERTS} - slowly, how
 
 
 def last_minute(given: Trouble) -> int:

@@ -33,6 +33,8 @@ from projector.health.watch import Watch
 from projector.kafka.client import errors, principal
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.writers import Writer
+from projector.line.apply import Applied
+from projector.line.metrics import REGISTRY, UNAVAILABLE, LineMetrics
 from projector.liveness import LineHealth, WorkHealth
 from projector.problem import KafkaDenies, NotAdvancing, OtherCluster, Reported
 from projector.record import Partition
@@ -490,3 +492,20 @@ def test_step_that_is_refused_is_said_at_once(error: Unavailable, is_said: bool)
     health.alive()
     work.succeeded()
     assert (health.problem(), work.problem()) == (None, None)
+
+
+def test_line_counts_from_zero_what_a_checkpoint_covers() -> None:
+    counted = LineMetrics("counted")
+
+    def values() -> list[float | None]:
+        names = ("respliced_leads_total", "batch_seconds_sum", "freshness_seconds_count", "unavailable_total")
+        return [REGISTRY.get_sample_value(f"leadview_projector_{name}", {"line": "counted"}) for name in names]
+
+    assert values() == [0, 0, 0, 0]
+    counted.batch(Applied(written=2, respliced=5), dead=1, seconds=0.5, freshness=None)
+    counted.count(UNAVAILABLE)
+    assert values() == [5, 0.5, 0, 1]
+    counts = {"written": 2, "stale": 0, "dropped": 0, "dead": 1}
+    for result, count in counts.items():
+        labels = {"line": "counted", "result": result}
+        assert REGISTRY.get_sample_value("leadview_projector_records_total", labels) == count

@@ -297,6 +297,29 @@ def saying(said: dict[str, str], lines: dict[str, str] = RUNNING) -> Writer:
             id="only a projector cannot read it",
         ),
         pytest.param(
+            survey(
+                redis(
+                    saying({"Kafka cannot be read: x": "kafka_unknown", "access: no step (Kafka)": "no_step"}),
+                    control=record(position=3),
+                ),
+                kafka(),
+                90_000,
+            ),
+            ["Kafka cannot be read: x"],
+            id="records wait because projectors cannot read them",
+        ),
+        pytest.param(
+            survey(
+                redis(
+                    saying({"Kafka cannot be read: x": "kafka_unknown"}),
+                    msgspec.structs.replace(saying({"access: no step": "no_step"}), id="other"),
+                ),
+                kafka(),
+            ),
+            ["Kafka cannot be read: x", "access: no step"],
+            id="another projector has a problem of its own",
+        ),
+        pytest.param(
             survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), 90_000),
             ["no projector is running"],
             id="records wait because nobody reads them",
@@ -384,10 +407,15 @@ def joined(*members: str, hindered: tuple[str, ...] = ()) -> Writer:
     return msgspec.structs.replace(one, heartbeat=said)
 
 
-def in_group(*members: str) -> KafkaPart:
+def silent(*members: str) -> Writer:
+    """Returns such a projector whose last heartbeat is old."""
+    return msgspec.structs.replace(joined(*members), id="silent", age_ms=9000)
+
+
+def in_group(*members: str, client: str = "") -> KafkaPart:
     """Each member has a partition."""
     return msgspec.structs.replace(
-        kafka(), members=[Member(it, "leadview", f"client {it}", "10.0.0.7", (LEADS,)) for it in members]
+        kafka(), members=[Member(it, "leadview", client or f"client {it}", "10.0.0.7", (LEADS,)) for it in members]
     )
 
 
@@ -403,6 +431,23 @@ NOT_OURS = "not a projector of this installation, and a member of its consumer g
             survey(redis(joined("a")), in_group("a", "b")), [f"{NOT_OURS} (crm.leads:0)"], id="one is not ours"
         ),
         pytest.param(survey(redis(joined("a"), projector()), in_group("a", "b")), [], id="a former version may be it"),
+        pytest.param(
+            survey(redis(joined("a"), silent("c")), in_group("a", "b", client="leadview-projector")),
+            [],
+            id="one that cannot say under which id it has joined again",
+        ),
+        pytest.param(
+            survey(redis(joined("a"), silent("c")), in_group("a", "b", "d", client="leadview-projector")),
+            [
+                NOT_OURS.replace("client b", "leadview-projector") + " (crm.leads:0)",
+            ],
+            id="one more than those that are silent may be",
+        ),
+        pytest.param(
+            survey(redis(joined("a"), silent("c")), in_group("a", "b")),
+            [f"{NOT_OURS} (crm.leads:0)"],
+            id="another program, while a projector is silent",
+        ),
         pytest.param(
             survey(redis(joined("a"), control=record(position=3)), in_group("a", "b"), 90_000),
             [f"{NOT_OURS} (crm.leads:0)"],

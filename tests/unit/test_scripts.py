@@ -242,7 +242,8 @@ def test_every_script_is_declared_and_in_the_table() -> None:
         for script in of_program
     }
     parts = {"key_and_access", "heads", "contact_index", "evicted", "index_repair", "key_record", "order", "write_each"}
-    assert declared == {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
+    written = {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
+    assert declared == written, "declare it in projector/redis/scripts.py or api/redis/scripts.py"
     assert {path.name for path in LUA} - {script.path.name for script in scripts()} == {f"{part}.lua" for part in parts}
 
 

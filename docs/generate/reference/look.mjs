@@ -5,6 +5,7 @@
 //        width, dark   of the screen, and the reader's choice of colours
 //        offline       whether the network is away
 //        screenshots   a folder, or null
+//        copies        whether each button that copies is pressed
 //        words         what is searched for from the last page
 //        key, id       null, or what is sent from the box to try the API; the last page must then be that of the API
 import { basename, join } from "node:path";
@@ -30,6 +31,9 @@ page.on("console", (message) => message.type() === "error" && problems.push(`${p
 const wide = [];
 const overlapping = [];
 const lost = [];
+const hidden = [];
+const copied = [];
+if (order.copies) await context.grantPermissions(["clipboard-read", "clipboard-write"]);
 for (const url of order.pages) {
   await page.goto(url);
   if (url.includes("/api.html")) await page.getByRole("heading", { name: "Retries" }).waitFor();
@@ -39,6 +43,11 @@ for (const url of order.pages) {
   // Where a link leads to has to exist. The page of the API makes its parts itself, after it was opened.
   const anchor = decodeURIComponent(new URL(url).hash.slice(1));
   if (anchor && !(await page.waitForFunction((id) => document.getElementById(id), anchor).catch(() => null))) lost.push(url);
+  for (const status of await page.evaluate(hiddenStatuses)) hidden.push([url, status]);
+  for (const button of order.copies ? await page.locator(".copy").all() : []) {
+    await button.click();
+    copied.push(await page.evaluate(() => navigator.clipboard.readText()));
+  }
   if (order.screenshots) {
     const name = `${basename(url, ".html")}-${order.width}-${order.dark ? "dark" : "light"}.png`;
     await page.screenshot({ path: join(order.screenshots, name) });
@@ -47,7 +56,7 @@ for (const url of order.pages) {
 const found = [];
 for (const words of order.words) found.push(await searched(words));
 const tried = order.key ? await tryIt() : null;
-console.log(JSON.stringify({ requests, problems, wide, overlapping, lost, found, tried }));
+console.log(JSON.stringify({ requests, problems, wide, overlapping, lost, hidden, copied, found, tried }));
 await browser.close();
 
 // Runs in the page. Returns the pairs of texts that are drawn over each other, or of which one is cut off where the other
@@ -98,6 +107,16 @@ function overlaps() {
     }
     return { left, top, right, bottom };
   }
+}
+
+// Runs in the page. Returns the statuses of an operation that nobody can press without moving them into view first.
+function hiddenStatuses() {
+  return [...document.querySelectorAll(".response-card [role=tab]")].flatMap((tab) => {
+    tab.scrollIntoView({ block: "center" });
+    const { left, right, top, bottom } = tab.getBoundingClientRect();
+    const both = [left + 2, right - 2].map((x) => tab.contains(document.elementFromPoint(x, (top + bottom) / 2)));
+    return both.every(Boolean) ? [] : [tab.textContent];
+  });
 }
 
 // Returns what the page shows for these words: the title and the target of each result.

@@ -99,6 +99,13 @@ def parts(page: Page) -> Iterator[Found]:
     yield Found(page.title, title, " ".join(words), f"{page.name}.html{anchor}")
 
 
+def contents(page: Page) -> Iterator[tuple[str, str]]:
+    """Yields the id and the text of each part of a page: of its headings of the second level."""
+    for token, following in pairwise(_parsed(page.markdown)):
+        if token.type == "heading_open" and token.tag == "h2":
+            yield str(token.attrs["id"]), _plain(following)
+
+
 def _plain(token: Token) -> str:
     return "".join(child.content for child in token.children or ())
 

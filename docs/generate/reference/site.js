@@ -42,6 +42,28 @@ for (const first of document.querySelectorAll(".sample[data-language]")) {
 }
 if (document.querySelector("[role=tab]")) choose(remembered() ?? "curl");
 
+// Copies what a reader types: of a block with prompts, the commands behind them.
+function typed(text) {
+  const lines = text.trimEnd().split("\n");
+  if (!lines.some((line) => line.startsWith("$ "))) return lines.join("\n");
+  return lines
+    .filter((line, place) => line.startsWith("$ ") || lines[place - 1]?.endsWith("\\"))
+    .map((line) => line.replace(/^\$ /, ""))
+    .join("\n");
+}
+
+for (const sample of document.querySelectorAll(".sample")) {
+  const button = document.createElement("button");
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(typed(sample.querySelector("code").textContent));
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  if (navigator.clipboard) sample.append(button); // a page that came over http has none, but from this machine
+}
+
 // Searches all pages. What is needed for it is loaded when somebody begins to search.
 const search = document.querySelector("[type=search]");
 const found = document.getElementById("found");

@@ -12,8 +12,21 @@ import msgspec
 import orjson
 from pygments.formatters import HtmlFormatter
 
-from docs.generate.reference.pages import API, DOCS, HERE, TOOLS, Found, Page, files, pages, parts, to_html
+from docs.generate.reference.pages import (
+    API,
+    DOCS,
+    HERE,
+    TOOLS,
+    Found,
+    Page,
+    contents,
+    files,
+    pages,
+    parts,
+    to_html,
+)
 from docs.generate.tables import all_resources, pretty
+from schemas.resources import ROOT
 
 RENDERER = Path("node_modules/@scalar/api-reference/dist/browser/standalone.js")
 _SEARCH = Path("node_modules/minisearch/dist/umd/index.js")
@@ -33,17 +46,20 @@ def write(folder: Path, packages: Path, servers: Sequence[str], contact: str | N
     folder.mkdir(parents=True)
     document = _document(servers)
     found = pages(contact)
+    operations = [*_operations(document)]
     for page in found:
         (folder / f"{page.name}.md").write_text(page.markdown, "utf-8")
-        (folder / f"{page.name}.html").write_text(_html(page.name, page.title, to_html(page.markdown), found), "utf-8")
-    (folder / f"{API}.html").write_text(_html(API, "API reference", _renderer(document), found), "utf-8")
+        html = _html(page.name, page.title, to_html(page.markdown), found, operations)
+        (folder / f"{page.name}.html").write_text(html, "utf-8")
+    html = _html(API, "API reference", _renderer(document), found, operations)
+    (folder / f"{API}.html").write_text(html, "utf-8")
     (folder / "openapi.json").write_text(pretty(document), "utf-8")
     (folder / "llms.txt").write_text("\n".join(_for_programs(found)), "utf-8")
     (folder / "site.css").write_text("\n".join(_styles()), "utf-8")
     shutil.copy(HERE / "site.js", folder)
     shutil.copy(packages / RENDERER, folder / "renderer.js")
     shutil.copy(packages / _SEARCH, folder / "search.js")
-    searched = [*(part for page in found for part in parts(page)), *_operations(document)]
+    searched = [*(part for page in found for part in parts(page)), *operations]
     # A page that was opened from a file can load a script, but no other file.
     (folder / "searched.js").write_text(f"const SEARCHED = {msgspec.json.encode(searched).decode()};\n", "utf-8")
     for name, source in files().items():
@@ -56,24 +72,32 @@ def _document(servers: Sequence[str]) -> dict[str, Any]:
     return document | {"servers": [*({"url": server} for server in servers), SAMPLE_SERVER]}
 
 
-def _html(name: str, title: str, content: str, found: list[Page]) -> str:
-    entries = [(page.group, page.name, page.title) for page in found]
-    entries.insert(3, (TOOLS, API, "API reference"))
+def _html(name: str, title: str, content: str, found: list[Page], operations: list[Found]) -> str:
     return _PAGE.substitute(
         name=name,
         title=escape(title),
-        navigation="\n".join(_navigation(name, entries)),
+        navigation="\n".join(_navigation(name, found, operations)),
         kind="renderer" if name == API else "text",
         content=content,
     )
 
 
-def _navigation(current: str, entries: list[tuple[str, str, str]]) -> Iterator[str]:
+def _navigation(current: str, found: list[Page], operations: list[Found]) -> Iterator[str]:
+    """Yields links to all pages and endpoints, and to the parts of the current page."""
+    entries = [(page.group, page.name, page.title, [*contents(page)] if page.name == current else []) for page in found]
+    entries.insert(3, (TOOLS, API, "API reference", []))
     for group, members in groupby(entries, key=lambda entry: entry[0]):
         yield f"<strong>{group}</strong>"
-        for _, name, title in members:
+        for _, name, title, inner in members:
             marked = ' aria-current="page"' if name == current else ""
             yield f'<a href="{name}.html"{marked}>{title}</a>'
+            shown = [(f"#{anchor}", text) for anchor, text in inner]
+            if name == API:
+                shown = [(each.href, each.title.replace(ROOT, "")) for each in operations if "HEAD" not in each.title]
+            if shown:
+                yield '<div class="parts">'
+                yield from (f'<a href="{href}">{escape(text)}</a>' for href, text in shown)
+                yield "</div>"
 
 
 def _operations(document: dict[str, Any]) -> Iterator[Found]:

@@ -81,6 +81,7 @@ def look(pages: list[str], **order: Any) -> Any:
         "width": WIDTHS[0],
         "dark": False,
         "offline": False,
+        "copies": False,
         "words": [],
     } | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
@@ -97,6 +98,44 @@ def test_every_page_opens_without_a_network(site: Path, width: int, *, dark: boo
     elsewhere = [url for url in seen["requests"] if not url.startswith((site.as_uri(), "data:", "blob:"))]
     assert (elsewhere, seen["problems"], seen["wide"]) == ([], [], [])
     assert seen["overlapping"] == []
+
+
+OPERATIONS = {
+    "GET /leads/{id}": "leads/getLead",
+    "GET /contacts/{id}": "contacts/getContact",
+    "GET /openapi.json": "service/getOpenApi",
+    "GET /healthz": "service/getHealth",
+    "GET /readyz": "service/getReadiness",
+}
+
+
+def test_the_sidebar_has_every_endpoint_and_the_parts_of_the_page(site: Path) -> None:
+    for page in pages():
+        text = (site / f"{page.name}.html").read_text("utf-8")
+        navigation, _, content = text.partition("</nav>")
+        links = dict(re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', navigation))
+        assert {links.get(f"api.html#api-1/tag/{slug}"): slug for slug in OPERATIONS.values()} == OPERATIONS
+        parts = re.findall(r'<h2 id="([^"]+)"', content)
+        assert [link for link in links if link.startswith("#")] == [f"#{part}" for part in parts]
+
+
+def test_every_status_of_an_endpoint_can_be_pressed(site: Path) -> None:
+    address = (site / "api.html").as_uri()
+    opened = [f"{address}#api-1/tag/{slug}" for slug in OPERATIONS.values()]
+    for dark in (False, True):
+        seen = look(opened, width=1280, dark=dark, offline=True)
+        assert (seen["hidden"], seen["problems"], seen["lost"], seen["overlapping"]) == ([], [], [], [])
+
+
+def test_what_is_copied_can_be_pasted(site: Path) -> None:
+    """Without prompts, and without what the commands print."""
+    seen = look([(site / "reading.html").as_uri(), (site / "sandbox.html").as_uri()], copies=True, offline=True)
+    assert seen["problems"] == []
+    assert 'make run ARGS="--sandbox"' in seen["copied"]
+    assert "python read_lead.py" in seen["copied"]
+    blocks = sum((site / f"{name}.html").read_text("utf-8").count('class="sample"') for name in ("reading", "sandbox"))
+    assert len(seen["copied"]) == blocks
+    assert not [text for text in seen["copied"] if text.startswith("$ ") or not text]
 
 
 @contextmanager
@@ -129,6 +168,9 @@ def test_every_link_leads_somewhere(site: Path) -> None:
             path, _, anchor = target.partition("#")
             if target == "data:," or "://" in target:
                 continue
+            if anchor and path == "api.html":
+                assert anchor.removeprefix("api-1/tag/") in OPERATIONS.values()  # the renderer makes these parts later
+                anchor = ""
             if not (site / (path or page)).is_file() or (anchor and anchor not in anchors[path or page]):
                 broken.append((page, target))
     assert broken == []

@@ -36,9 +36,9 @@ ARGUMENTS: dict[str, Any] = {
 HARMLESS = {
     "accepted", "at", "before", "begin", "breaks", "broker", "brokers", "copy", "dead_letters", "deleted", "dropping",
     "end", "entities", "exit_code", "fields", "generation", "keys", "kind", "layout", "line", "live", "mapping", "now",
-    "of", "outcome", "own_layout", "partition", "partitions", "parts", "pid", "position", "problem", "program_mapping",
+    "of", "outcome", "own_layout", "partition", "partitions", "parts", "pid", "position", "problem",
     "projector", "read", "records", "redis", "requests", "seconds", "settings", "share", "since", "skipped", "topic",
-    "url", "used", "verb", "version", "written",
+    "url", "verb", "version", "written",
 }  # fmt: skip
 """Fields of log lines that identify nobody: numbers, kinds, names of topics, addresses of servers."""
 

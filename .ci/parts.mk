@@ -12,7 +12,7 @@ TOOL = "$(PYTHON)" -m venv --without-pip $(1) && \
 REFERENCE = build/reference
 
 .PHONY: test-images troubles versions clients browser screenshots docs-test lint audit wire rolling fuzz linear mutants model \
-	kubernetes ci ci-first ci-others ci-idle ci-versions ci-rolling ci-release
+	kubernetes ci ci-idle ci-versions ci-rolling ci-release
 
 # Builds the images and runs compose.yaml with them. Needs Docker or Podman (CONTRIBUTING.md); elsewhere it is skipped.
 # Where the engine has no Compose, it is built from the source of its authors.
@@ -147,17 +147,12 @@ $(KUBERNETES)/strimzi/stamp: tests/kubernetes/strimzi.xml | $(VENV)/dev.stamp
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(@D)"
 	@touch $@
 
-# All that a change must pass. After `ci-first`, .ci/run runs the others beside each other.
-ci-first: $(VENV)/dev.stamp $(OLDEST_REDIS) $(GO)/go $(REFERENCE)/stamp
-	$(BIN)/python -c "from devstack.jars import KAFKA; KAFKA.fetch()"
+# All that a change must pass, together with ci-idle, as .ci/run runs it: first what finds most within minutes. `make test`
+# has a short `fuzz`.
+ci: unit lint test test-long troubles test-images clients docs-test wire browser kubernetes ci-release model ci-rolling \
+	ci-versions
 
-# What uses the processor: first what finds most within minutes. `make test` has a short `fuzz`.
-ci: unit test test-long troubles browser model ci-versions
-
-# What waits most of the time: for downloads, and for containers and servers that start.
-ci-others: lint test-images clients docs-test wire kubernetes ci-release ci-rolling
-
-# What is compiled once, and takes ten minutes.
+# What is compiled once, and takes ten minutes. .ci/run begins it at once, and lets it have what the other parts leave.
 ci-idle: $(addprefix $(REFERENCE)/,oasdiff gitleaks actionlint) $(KUBERNETES)/bin/kube $(KUBERNETES)/bin/kustomize \
 	$(KUBERNETES)/strimzi/stamp $$(MISSING_COMPOSE)
 

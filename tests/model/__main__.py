@@ -23,11 +23,11 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation("access", ("mark",), ("NeverAgain",), "a recreated organization is open while it is replayed"),
-    Mutation("access", ("end",), ("NothingLeft", "NeverAgain"), "an erasure ends with its first pass"),
+    Mutation("access", ("end",), ("NothingLeft", "NeverAgain"), "a job looks at its organization when it ends"),
     Mutation("access", ("same-organization",), ("NothingLeft",), "an earlier deletion's job ends a later one"),
     Mutation("access", ("same-slots",), ("NothingLeft",), "keys move behind an erasure"),
     Mutation("access", ("job-version",), (DEADLOCK,), "a job that became due again is lost"),
-    Mutation("tombstone", ("kept", "erase-first"), ("NeverAgain",), "a revocation that Kafka removes is lost"),
+    Mutation("tombstone", ("kept",), ("NeverAgain",), "a revocation that Kafka removes is lost"),
     Mutation("all-emptied", ("leftovers",), ("NothingLeft",), "what was written into an empty Redis remains"),
     Mutation("all-emptied", ("lineage",), ("NothingLeft",), "two records begin with the same lineage"),
     Mutation("all-emptied", ("new-lineage",), ("NothingLeft",), "a batch of an earlier record continues"),

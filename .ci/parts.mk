@@ -105,9 +105,9 @@ mutants: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 # Checks every configuration, and finds the hole that each rule closes. TLC, the model checker of TLA+, comes from Maven and
-# needs Java.
+# needs Java. Then real programs take the models' steps; more of them with ARGS="--programs-only --changes 5 --runs 100".
 model: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.model
+	$(BIN)/python -m tests.model $(ARGS)
 
 # Applies deploy/kubernetes to a real API server of Kubernetes, with its controllers and its scheduler. The first time, Go
 # compiles them, which takes some six minutes on two idle cores. Needs Java, Maven and openssl.

@@ -17,12 +17,13 @@ CONSTANTS
 
 Rule(name) == name \notin Off
 
-OrganizationEvents == SubSeq(<<"on", "deleted", "on", "deleted", "on">>, 1, Changes)
+(* Its keys may be stored before the organization is heard of. While it is replayed, it may change. *)
+OrganizationEvents == SubSeq(<<"deleted", "on", "on", "deleted", "on">>, 1, Changes)
 KeyEvents == <<"active", "revoked">>
 
 VARIABLES
   organization,  \* [version, live, due]; due is a flag in the organization's own record: "-"; "erase", if it is deleted;
-                 \* if it was created again: "replay", or "erase first", and then replay
+                 \* "replay", if it was created again
   key,           \* [version, status]; status: "none", "active" or "revoked"
   at,            \* how many events of each topic the line has applied; it may apply any of them again
   pending,       \* the job that the line adds before it goes on
@@ -48,7 +49,7 @@ Init == /\ organization = [version |-> 0, live |-> FALSE, due |-> "-"]
         /\ spent = [crashes |-> 0, moves |-> 0]
 
 Deleted == organization.version > 0 /\ ~organization.live
-ReplayDue == organization.due \in {"erase first", "replay"}
+ReplayDue == organization.due = "replay"
 
 (* ---- The scripts ------------------------------------------------------------------------------------------------- *)
 
@@ -61,18 +62,14 @@ PutKey(i) ==
             ELSE IF Rule("kept") /\ KeyEvents[i] = "revoked" /\ key.status # "none" THEN event
             ELSE key
 
-(* Event i of the organization. If it is created again before its erasure is done, the erasure comes first. *)
+(* Event i of the organization. *)
 AfterPut(i) ==
   IF i <= organization.version THEN organization
   ELSE IF OrganizationEvents[i] = "deleted" THEN [version |-> i, live |-> FALSE, due |-> "erase"]
-  ELSE [version |-> i, live |-> TRUE,
-        due |-> IF Deleted THEN IF organization.due = "erase" /\ Rule("erase-first") THEN "erase first" ELSE "replay"
-                ELSE organization.due]
+  ELSE [version |-> i, live |-> TRUE, due |-> IF Deleted THEN "replay" ELSE organization.due]
 
-(* A job is done: the flag is cleared if the organization is still the one that the job began with. *)
-AfterDone(verb, version) ==
-  IF organization.due = verb /\ (Rule("same-organization") => organization.version = version)
-  THEN [organization EXCEPT !.due = "-"] ELSE organization
+(* A job is done if the organization is still the one that it began with: then the flag is cleared. *)
+Ends(verb, version) == IF Rule("same-organization") THEN organization.version = version ELSE organization.due = verb
 
 (* ---- The line: each topic in its order, between the topics in any order ------------------------------------------- *)
 
@@ -121,14 +118,20 @@ LineCrashes == /\ pending # NoJob /\ MayCrash /\ Crashed
 
 (* ---- Keepers run jobs. Two of them may run the same job: its lock expires while one sleeps. ----------------------- *)
 
-Begin(k, pc, job, end) == keeper' = [keeper EXCEPT ![k] =
-  [pc |-> pc, job |-> job, version |-> organization.version, end |-> end, next |-> 1, moved |-> FALSE]]
-
+(* A keeper reads the jobs, and takes all of a verb. Then it takes their lock, and reads what is due. *)
 Take(k) == /\ keeper[k].pc = "idle"
-           /\ \E job \in jobs :
-                IF organization.live # (job[1] = "replay") \/ (Rule("job-version") /\ job[2] # organization.version)
-                THEN Begin(k, "remove", job, 0)               \* overtaken: the newer event has added a job of its own
-                ELSE Begin(k, IF organization.due \in {"erase", "erase first"} THEN "scan" ELSE "read", job, ends)
+           /\ \E verb \in {"erase", "replay"} :
+                LET members == {job \in jobs : job[1] = verb} IN
+                /\ members # {}
+                /\ keeper' = [keeper EXCEPT ![k] = [pc |-> "taken", verb |-> verb, members |-> members,
+                                                   version |-> 0, end |-> 0, next |-> 1]]
+           /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
+
+Look(k) == /\ keeper[k].pc = "taken"
+           /\ keeper' = [keeper EXCEPT ![k].pc =
+                           IF keeper[k].verb = "erase" THEN IF Deleted THEN "scan" ELSE "check"
+                           ELSE IF ReplayDue THEN "read" ELSE "check",
+                         ![k].version = organization.version, ![k].end = IF Rule("end") THEN 0 ELSE ends]
            /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
 
 (* The job reads the version of the organization first and the end of the topic after it. *)
@@ -146,54 +149,41 @@ ReplayOne(k) == /\ keeper[k].pc = "replay" /\ keeper[k].next <= keeper[k].end
 (* A pass over all keys finds the key, or nothing; or it misses the key, because its slot moved to a shard that the pass
    had already visited. *)
 Scan(k) == /\ keeper[k].pc = "scan"
-           /\ keeper' = [keeper EXCEPT ![k].pc = IF key.status = "none" THEN "erased" ELSE "erase"]
+           /\ keeper' = [keeper EXCEPT ![k].pc = IF key.status = "none" THEN "finish" ELSE "erase"]
            /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
 ScanMisses(k) == /\ keeper[k].pc = "scan" /\ spent.moves < MaxMoves
                  /\ spent' = [spent EXCEPT !.moves = @ + 1]
-                 /\ keeper' = [keeper EXCEPT ![k].pc = IF Rule("same-slots") THEN "scan" ELSE "erased"]
+                 /\ keeper' = [keeper EXCEPT ![k].pc = IF Rule("same-slots") THEN "scan" ELSE "finish"]
                  /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs>>
 
-Erasable == Deleted \/ organization.due = "erase first"
+(* It deletes what the pass has found, unless the organization was created again, and looks once more. *)
 Erase(k) == /\ keeper[k].pc = "erase"
-            /\ key' = IF Erasable THEN [version |-> 0, status |-> "none"] ELSE key
-            /\ keeper' = [keeper EXCEPT ![k].pc = IF Erasable THEN "scan" ELSE "remove"]
+            /\ key' = IF Deleted THEN [version |-> 0, status |-> "none"] ELSE key
+            /\ keeper' = [keeper EXCEPT ![k].pc = IF Deleted THEN "scan" ELSE "finish"]
             /\ UNCHANGED <<organization, at, pending, ends, compacted, jobs, spent>>
 
-(* The erasure that comes first is done: now the replay is due. *)
-Erased(k) == /\ keeper[k].pc = "erased"
-             /\ LET first == organization.due = "erase first" /\ organization.version = keeper[k].version IN
-                /\ organization' = IF first THEN [organization EXCEPT !.due = "replay"] ELSE organization
-                /\ keeper' = [keeper EXCEPT ![k].pc = IF keeper[k].job[1] = "replay" THEN "read" ELSE "done"]
+(* Otherwise the job stays, and is run again. *)
+Finish(k) == /\ keeper[k].pc = "finish" \/ (keeper[k].pc = "replay" /\ keeper[k].next > keeper[k].end)
+             /\ LET done == Ends(keeper[k].verb, keeper[k].version) IN
+                /\ organization' = IF done THEN [organization EXCEPT !.due = "-"] ELSE organization
+                /\ keeper' = [keeper EXCEPT ![k] = IF done THEN [@ EXCEPT !.pc = "check"] ELSE Resting]
              /\ UNCHANGED <<key, at, pending, ends, compacted, jobs, spent>>
 
-Finish(k) == /\ keeper[k].pc = "done" \/ (keeper[k].pc = "replay" /\ keeper[k].next > keeper[k].end)
-             /\ LET after == AfterDone(keeper[k].job[1], keeper[k].version) IN
-                /\ organization' = after
-                /\ keeper' = [keeper EXCEPT ![k].pc =     \* without versions in jobs, one that is not done is run again
-                     IF Rule("job-version") \/ after.due # keeper[k].job[1] THEN "remove" ELSE "again"]
-             /\ UNCHANGED <<key, at, pending, ends, compacted, jobs, spent>>
-
-Again(k) == /\ keeper[k].pc = "again"
-            /\ keeper' = [keeper EXCEPT ![k] = Resting]
+(* The members that it has read are removed, unless the job is due: an event that makes it due adds another member. *)
+Check(k) == /\ keeper[k].pc = "check"
+            /\ keeper' = [keeper EXCEPT ![k] = IF organization.due = @.verb THEN Resting ELSE [@ EXCEPT !.pc = "remove"]]
             /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
-
 Remove(k) == /\ keeper[k].pc = "remove"
-             /\ jobs' = jobs \ {keeper[k].job}
-             /\ keeper' = [keeper EXCEPT ![k] = IF Rule("job-version") THEN Resting ELSE [@ EXCEPT !.pc = "look"]]
+             /\ jobs' = jobs \ keeper[k].members
+             /\ keeper' = [keeper EXCEPT ![k] = Resting]
              /\ UNCHANGED <<organization, key, at, pending, ends, compacted, spent>>
-
-(* Without versions in jobs: an event that made the job due while it was in the set had added nothing. *)
-LookAgain(k) == /\ keeper[k].pc = "look"
-                /\ jobs' = IF organization.due = keeper[k].job[1] THEN jobs \cup {keeper[k].job} ELSE jobs
-                /\ keeper' = [keeper EXCEPT ![k] = Resting]
-                /\ UNCHANGED <<organization, key, at, pending, ends, compacted, spent>>
 
 KeeperCrashes(k) == /\ keeper[k].pc # "idle" /\ MayCrash /\ Crashed
                     /\ keeper' = [keeper EXCEPT ![k] = Resting]
                     /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs>>
 
-Work(k) == Take(k) \/ ReadEnd(k) \/ ReplayOne(k) \/ Scan(k) \/ ScanMisses(k) \/ Erase(k) \/ Erased(k) \/ Finish(k) \/ Again(k)
-           \/ Remove(k) \/ LookAgain(k)
+Work(k) == Take(k) \/ Look(k) \/ ReadEnd(k) \/ ReplayOne(k) \/ Scan(k) \/ ScanMisses(k) \/ Erase(k) \/ Finish(k)
+           \/ Check(k) \/ Remove(k)
 Line == ApplyOrganization \/ AddJob \/ ApplyKey
 
 (* ---- What must hold ---------------------------------------------------------------------------------------------- *)

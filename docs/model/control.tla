@@ -325,6 +325,7 @@ Changed(part, kind, g) ==
     [] kind = "flip"    -> [part EXCEPT !.live = g]
     [] kind = "drop"    -> [part EXCEPT !.written = @ \ {g}, !.dropping = @ \cup {g}]
     [] kind = "forget"  -> [part EXCEPT !.dropping = @ \ {g}]
+    [] kind = "note"    -> part  \* what is not modelled here, such as a break: only in traces (tests/model)
 
 NewCommand(pc, kind, g, part) ==
   [pc |-> pc, kind |-> kind, g |-> g, base |-> Agreement, part |-> part, incarnation |-> copies[Home].incarnation,
@@ -337,6 +338,7 @@ Possible(kind, g) ==
     [] kind = "flip"    -> /\ g \in Agreement.written \ {Agreement.live}
                            /\ \A s \in Shards : g \in copies[s].filled
     [] kind = "drop"    -> g \in Agreement.written \ {Agreement.live}
+    [] kind = "note"    -> g = Agreement.live
 
 (* An operator reads the copies; they agree. From here on the command may sleep at any step. *)
 Ask(o) == /\ op[o].pc = "none" /\ Agreed /\ spent.commands < MaxCommands

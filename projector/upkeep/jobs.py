@@ -14,7 +14,7 @@ emptied. In both cases the job runs again.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -127,7 +127,7 @@ async def run(
             ended.result()
         if due.erasures and erasing is None:
             erasing = asyncio.create_task(_erase_all(writing, due.erasures))
-        await _replay_all(writing, settings, due.replays)
+        await _replay_all(writing, due.replays, partial(_read_again, writing, settings))
 
     try:
         await repeat("the run of jobs", turn, stop, lambda: often(_PAUSE_SECONDS), health)
@@ -142,7 +142,7 @@ async def run_all(writing: Writing, settings: ProjectorSettings) -> None:
     Unavailable.
     """
     due = await _read(writing.store)
-    await _replay_all(writing, settings, due.replays)
+    await _replay_all(writing, due.replays, partial(_read_again, writing, settings))
     await _erase_all(writing, due.erasures)
 
 
@@ -298,9 +298,20 @@ async def _contacts_of_leads(store: Store, owner: bytes, keys: list[bytes]) -> s
     }
 
 
-async def _replay_all(writing: Writing, settings: ProjectorSettings, members: Mapping[str, list[str]]) -> None:
-    """Read the records of recreated organizations from the beginning of the topics to their current end: once for all
-    of them. Raises Unavailable.
+ReadAgain = Callable[[reapply.Wanted], Awaitable[int | None]]
+"""Applies these records again, from the beginning of the topics to their current end, and returns how many there are.
+None if a transaction holds back records that Kafka has acknowledged. Raises Superseded or Unavailable.
+"""
+
+
+async def _read_again(writing: Writing, settings: ProjectorSettings, wanted: reapply.Wanted) -> int | None:
+    if await held_back(settings, _REPLAYED):
+        return None
+    return await reapply.in_place(writing, settings, wanted, _REPLAYED, parks=True)
+
+
+async def _replay_all(writing: Writing, members: Mapping[str, list[str]], read_again: ReadAgain) -> None:
+    """Apply the records of recreated organizations again, once for all of them. Raises Unavailable.
 
     The API serves nothing of them before. Records of equal events are written, too: an erasure that ran at the same
     time may have deleted a contact, and with it the index entry of a lead that is still stored, or the record by which
@@ -315,15 +326,14 @@ async def _replay_all(writing: Writing, settings: ProjectorSettings, members: Ma
             if job.due != JOB_REPLAY:
                 # It was deleted meanwhile: a separate job erases it; or an earlier job has replayed it already.
                 await _remove(writing, "replay", job.organization_id, job.members)
-        if not jobs or await held_back(settings, _REPLAYED):
+        if not jobs:
             return
-        wanted = reapply.of_organizations(job.organization_id for job in jobs)
         try:
-            count = await reapply.in_place(writing, settings, wanted, _REPLAYED, parks=True)
+            count = await read_again(reapply.of_organizations(job.organization_id for job in jobs))
         except Superseded as error:
             logger.warning("a job is left to newer programs", extra={"job": jobs[0].members[0], "error": str(error)})
             return
-        for job in jobs:
+        for job in jobs if count is not None else ():
             logger.info(
                 "the records of a recreated organization were applied again",
                 extra={"organization": job.organization_id, "records": count},

@@ -1,11 +1,24 @@
-"""`python -m tests.model`: TLC checks every configuration in `docs/model`, and finds an error without each rule."""
+"""`python -m tests.model`: TLC checks every configuration in `docs/model`, and finds an error without each rule. Then
+real programs show that they take only the model's steps, and another one without each rule that is theirs.
+"""
 
+import argparse
+import asyncio
 import os
 import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from tests.model import tlc
+from devstack.leash import Scratch
+from devstack.redis_server import RedisServer
+from tests.harness.services import RedisService, start_kafka
+from tests.model import access, defects, tlc, traces
+from tests.model.recorder import Line, Recorder
 from tests.model.tlc import DEADLOCK
 
 
@@ -23,11 +36,11 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation("access", ("mark",), ("NeverAgain",), "a recreated organization is open while it is replayed"),
-    Mutation("access", ("end",), ("NothingLeft", "NeverAgain"), "an erasure ends with its first pass"),
+    Mutation("access", ("end",), ("NothingLeft", "NeverAgain"), "a job looks at its organization when it ends"),
     Mutation("access", ("same-organization",), ("NothingLeft",), "an earlier deletion's job ends a later one"),
     Mutation("access", ("same-slots",), ("NothingLeft",), "keys move behind an erasure"),
     Mutation("access", ("job-version",), (DEADLOCK,), "a job that became due again is lost"),
-    Mutation("tombstone", ("kept", "erase-first"), ("NeverAgain",), "a revocation that Kafka removes is lost"),
+    Mutation("tombstone", ("kept",), ("NeverAgain",), "a revocation that Kafka removes is lost"),
     Mutation("all-emptied", ("leftovers",), ("NothingLeft",), "what was written into an empty Redis remains"),
     Mutation("all-emptied", ("lineage",), ("NothingLeft",), "two records begin with the same lineage"),
     Mutation("all-emptied", ("new-lineage",), ("NothingLeft",), "a batch of an earlier record continues"),
@@ -100,12 +113,35 @@ MUTATIONS = (
 )
 """Every rule of the models stands here, with what TLC finds without it (`test_model.py` compares)."""
 
+_QUICK = 4
+"""The defects of the control record that show within seconds come first."""
 _FEWEST_STATES = 900
 """If a configuration has fewer, its bounds are so small that nothing happens."""
 
 
-def main() -> int:
-    """Returns 1 if a configuration has an error or too few states, or if a hole is not found."""
+def main(words: Sequence[str]) -> int:
+    """Returns 1 if a configuration has an error or too few states, if a hole or a defect is not found, or if a program
+    takes a step that its model has not.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--changes", type=int, default=3, help="events of the organization in the walks (default: 3)")
+    parser.add_argument("--runs", type=int, default=2, help="runs of real programs that are traced (default: 2)")
+    parser.add_argument(
+        "--defects", type=int, default=_QUICK, help="defects of real programs (default: the quick ones)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="that of the first run (default: 1)")
+    parser.add_argument("--programs-only", action="store_true", help="do not check the models themselves")
+    parser.add_argument("--keep", type=Path, help="a directory for the traces, in lines of JSON")
+    parser.add_argument("--check", type=Path, nargs="+", help="only check these traces")
+    arguments = parser.parse_args(words)
+    if arguments.check:
+        return int(_check_traces({str(path): traces.read(path) for path in arguments.check}))
+    failed = False if arguments.programs_only else _check_models()
+    return int(_check_programs(arguments) or failed)
+
+
+def _check_models() -> bool:
+    """Returns whether anything is wrong."""
     failed = False
     workers = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers) as pool:
@@ -119,7 +155,62 @@ def main() -> int:
         if found.violated or found.states < _FEWEST_STATES:
             print(found.output)
             failed = True
-    return int(failed)
+    return failed
+
+
+def _check_programs(arguments: argparse.Namespace) -> bool:
+    """Returns whether anything is wrong."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(Scratch()).path
+        with RedisServer.start(directory / "redis") as server:
+            failed = _walk(RedisService(server.url), arguments.changes)
+        kafka = start_kafka(stack, directory / "kafka", directory / "shared-kafka")
+        recorder = stack.enter_context(closing(Recorder(directory / "cluster")))
+        run = partial(traces.run, kafka, recorder, directory)
+        seeds = range(arguments.seed, arguments.seed + arguments.runs)
+        found = {f"trace-{seed}": run(partial(traces.at_random, seed=seed)) for seed in seeds}
+        if arguments.keep:
+            for name, lines in found.items():
+                traces.write(arguments.keep / f"{name}.ndjson", lines)
+        failed |= _check_traces(found)
+        planted = defects.OF_CONTROL[: arguments.defects]
+        refused = [_run_without(each, run) for each in planted]
+        for each, verdict in zip(planted, traces.check(refused), strict=True):
+            failed |= verdict.is_accepted
+            what = f"NOT FOUND, {verdict}" if verdict.is_accepted else "found"
+            print(f"{'control':<20} {what}: without {each.rule}, {each.code}", flush=True)
+    return failed
+
+
+def _check_traces(found: Mapping[str, list[Line]]) -> bool:
+    verdicts = traces.check([*found.values()])
+    for name, verdict in zip(found, verdicts, strict=True):
+        print(f"{'control':<20} {name}: {verdict}", flush=True)
+    return not all(verdict.is_accepted for verdict in verdicts)
+
+
+def _run_without(defect: defects.ControlDefect, run: Callable[..., list[Line]]) -> list[Line]:
+    with defect.off():
+        return run(defect.scenario, defects.program(defect))
+
+
+def _walk(redis: RedisService, changes: int) -> bool:
+    failed = False
+    for configuration in ("access", "tombstone"):
+        begun = time.monotonic()
+        try:
+            taken = asyncio.run(access.check(configuration, redis, changes))
+            what = f"{taken.walks:,} walks, {taken.steps:,} steps of the programs"
+        except access.Differs as error:
+            failed, what = True, f"ANOTHER STEP: {error}"
+        print(f"{configuration:<20} {time.monotonic() - begun:>27.1f} s  {what}", flush=True)
+    for defect in defects.OF_ACCESS:
+        found = True
+        with defect.off(), suppress(access.Differs):
+            asyncio.run(access.check(defect.configuration, redis))
+            failed, found = True, False
+        print(f"{defect.configuration:<20} {'found' if found else 'NOT FOUND'}: without {defect}", flush=True)
+    return failed
 
 
 def _without_rules(mutation: Mutation) -> tlc.Outcome:
@@ -132,4 +223,4 @@ def _report(configuration: str, found: tlc.Outcome, what: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,11 @@
 """Every rule of the models has a mutation that switches it off, and `make model` checks enough."""
 
 import re
+from typing import Any
 
-from tests.model import tlc
+import pytest
+
+from tests.model import defects, tlc
 from tests.model.__main__ import MUTATIONS
 
 _RULE = re.compile(r'Rule\("([^."]+)"\)')
@@ -15,6 +18,24 @@ def test_every_rule_is_switched_off_by_a_mutation() -> None:
         configurations = {path.stem for path in tlc.MODELS.glob("*.cfg") if tlc.module_of(path) == module.stem}
         named = {rule for mutation in MUTATIONS if mutation.configuration in configurations for rule in mutation.off}
         assert rules == named, f"rules of {module.name} and those that `make model` switches off differ"
+
+
+def test_every_rule_is_one_of_the_code_or_says_why_not() -> None:
+    rules = {
+        rule
+        for module in ("access", "control")
+        for rule in _RULE.findall((tlc.MODELS / f"{module}.tla").read_text("utf-8"))
+    }
+    of_code = {defect.rule for defect in (*defects.OF_ACCESS, *defects.OF_CONTROL)} - {""}
+    assert of_code.isdisjoint(defects.WITHOUT)
+    assert of_code | set(defects.WITHOUT) == rules
+
+
+@pytest.mark.parametrize("defect", [*defects.OF_ACCESS, *defects.OF_CONTROL], ids=lambda defect: defect.code)
+def test_every_defect_is_one_of_the_present_code(defect: Any) -> None:
+    """A script that has changed is noticed at once."""
+    with defect.off():
+        pass
 
 
 def test_every_configuration_can_have_an_entity_in_two_versions() -> None:

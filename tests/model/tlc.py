@@ -50,16 +50,48 @@ def check(configuration: Path, *, workers: int, off: Collection[str] = ()) -> Ou
         return _run(module_of(configuration), chosen, Path(scratch), workers)
 
 
+def dump(configuration: Path, **constants: int) -> str:
+    """Returns all states of a configuration of `docs/model`, and all steps with the names of their actions, in the
+    language of Graphviz. `constants` have other values than in the file. Raises JarsMissing, TlcFailed.
+    """
+    text = configuration.read_text("utf-8")
+    for name, value in constants.items():
+        text = _replaced(text, name, str(value))
+    with tempfile.TemporaryDirectory(prefix="leadview-tlc-") as scratch:
+        graph, chosen = Path(scratch) / "states.dot", Path(scratch) / configuration.name
+        chosen.write_text(text, "utf-8")
+        _run(module_of(configuration), chosen, Path(scratch), 1, "-dump", "dot,actionlabels", str(graph))
+        return graph.read_text("utf-8")
+
+
+def reached(module: Path, lines: str, configuration: str) -> str:
+    """Check a module beside `docs/model` with this module `lines` and this configuration. Returns what TLC has printed.
+    Raises JarsMissing, TlcFailed.
+    """
+    with tempfile.TemporaryDirectory(prefix="leadview-tlc-") as scratch:
+        chosen = Path(scratch) / f"{module.stem}.cfg"
+        chosen.write_text(configuration, "utf-8")
+        (Path(scratch) / "lines.tla").write_text(lines, "utf-8")
+        for each in (module, *MODELS.glob("*.tla")):
+            shutil.copy(each, scratch)
+        return _run(module.stem, chosen, Path(scratch), 1, folder=Path(scratch)).output
+
+
 def variant(text: str, off: Collection[str]) -> str:
     """Returns the text of a configuration in which these rules are off."""
-    if off:
-        names = ", ".join(f'"{rule}"' for rule in sorted(off))
-        text, replaced = re.subn(r"^  Off = .*$", f"  Off = {{{names}}}", text, flags=re.MULTILINE)
-        assert replaced == 1, "the configuration has no line `Off = {}`"
+    names = ", ".join(f'"{rule}"' for rule in sorted(off))
+    return _replaced(text, "Off", f"{{{names}}}") if off else text
+
+
+def _replaced(text: str, constant: str, value: str) -> str:
+    text, replaced = re.subn(rf"^  {constant} = .*$", f"  {constant} = {value}", text, flags=re.MULTILINE)
+    assert replaced == 1, f"the configuration has no line `{constant} = …`"
     return text
 
 
-def _run(module: str, configuration: Path, scratch: Path, workers: int) -> Outcome:
+def _run(
+    module: str, configuration: Path, scratch: Path, workers: int, *options: str, folder: Path = MODELS
+) -> Outcome:
     jars = TLC.fetch()
     java = shutil.which("java") or "java"
     begun = time.monotonic()
@@ -68,9 +100,9 @@ def _run(module: str, configuration: Path, scratch: Path, workers: int) -> Outco
             # Otherwise all runs of a machine have one copy of the standard modules, and each deletes it at its end.
             java, *_JVM_OPTIONS, f"-Djava.io.tmpdir={scratch}", "-cp", f"{jars}/*", "tlc2.TLC",
             "-workers", str(workers), "-nowarning", "-metadir", str(scratch / "states"), "-config", str(configuration),
-            f"{module}.tla",
+            *options, f"{module}.tla",
         ],
-        cwd=MODELS, capture_output=True, text=True, check=False,
+        cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return _outcome(done.stdout + done.stderr, time.monotonic() - begun)
 

@@ -399,7 +399,8 @@ class Connection(asyncio.Protocol):
         names = [topic[1] if with_ids else topic for topic in asked.topics or ()]
         if asked.topics is None:
             names = list(cluster.ids)
-        brokers = [(number, cluster.hosts[number], PORT, None, *end) for number in sorted(cluster.alive)]
+        # A rack that is None would give the broker another hash in each process, before Python 3.12.
+        brokers = [(number, cluster.hosts[number], PORT, "", *end) for number in sorted(cluster.alive)]
         topics = [self._topic(name, with_ids, end) for name in names]
         controller = min(cluster.alive, default=-1)
         return [0, brokers, cluster.id, controller, topics, *([-(2**31), {}] if with_ids else [])]

@@ -79,6 +79,23 @@ def process() -> Process:
     return _process.get()
 
 
+class _Numbered:
+    """Objects with a number as their hash: the order in a set must not depend on addresses in memory."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Task(_Numbered, asyncio.Task[Any]):
+    pass
+
+
+class _Future(_Numbered, asyncio.Future[Any]):
+    pass
+
+
 class Loop(asyncio.BaseEventLoop):
     """Runs all processes of a world. `connect` opens a connection of the process whose turn it is."""
 
@@ -91,6 +108,7 @@ class Loop(asyncio.BaseEventLoop):
         self.outside = Process(self, "outside", 1)
         """Where the world itself works: nemesis, writer and readers."""
         self.processes = [self.outside]
+        self.set_task_factory(self._task)
         self.connect: Callable[..., Coroutine[Any, Any, Any]]
 
     def start(self, host: str) -> Process:
@@ -99,22 +117,32 @@ class Loop(asyncio.BaseEventLoop):
         self.processes.append(process)
         return process
 
+    def _task(self, _: Any, work: Any, **options: Any) -> Any:
+        task = _Task(work, loop=self, **options)
+        task.number = next(self._numbers)
+        return task
+
+    def create_future(self) -> Any:
+        future = _Future(loop=self)
+        future.number = next(self._numbers)
+        return future
+
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         context = context or copy_context()
         handle = Handle(callback, args, self, context)
         context.get(_process, self.outside).ready.append(handle)
         return handle
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> TimerHandle:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> TimerHandle:  # type: ignore[override]
         return self.call_at(self.now + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> TimerHandle:  # type: ignore[override]
         context = context or copy_context()
         timer = TimerHandle(when, callback, args, self, context)
         heappush(context.get(_process, self.outside).timers, (when, next(self._numbers), timer))
@@ -125,7 +153,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Give one process a turn."""
-        now, able, soonest = self.now, list[Process](), inf
+        now, able, soonest, next_one = self.now, list[Process](), inf, self.outside
         for process in self.processes:
             when = process.due()
             if when <= now:
@@ -145,7 +173,7 @@ class Loop(asyncio.BaseEventLoop):
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.connect(protocol_factory, host, port)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ARG002 - asyncio's signature
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]  # noqa: ARG002 - asyncio's signature
         """Do the work at once: threads are no part of this world."""
         done = self.create_future()
         try:
@@ -154,7 +182,7 @@ class Loop(asyncio.BaseEventLoop):
             done.set_exception(error)
         return done
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         process().signals[sig] = partial(callback, *args)
 
     def remove_signal_handler(self, sig: int) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 import re
 import socket
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 from pathlib import Path
 from tempfile import mkdtemp
@@ -68,6 +68,7 @@ local redis = setmetatable({ call = through(real.call), pcall = through(real.pca
 _PLAIN = (
     _PRELUDE + "local words = {} for i, word in ipairs(ARGV) do words[i] = word end return redis.call(unpack(words))"
 )
+_PURGE: list[bytes] = [b"EVAL", _PRELUDE.encode(), b"0"]
 _OF_TIME = frozenset((b"TIME", b"PTTL", b"EXPIRE", b"SET"))
 _UNKNOWN = re.compile(rb"'(?:PEXPIRE|SETEX|PSETEX|GETEX|TTL|EXPIREAT|PEXPIREAT)'")
 _IN_ORDER = ("--hash-max-ziplist-entries", "100000", "--hash-max-ziplist-value", "1000000")
@@ -171,11 +172,31 @@ class Server:
             if key in volatile:
                 self.client.pexpireat(key, int(at))
 
-    def purge(self) -> None:
-        """Remove what has expired."""
-        if self.now() - self._purged_at > _PURGE_SECONDS:
-            self._purged_at = self.now()
-            self.client.eval(_PRELUDE, 0, self.microseconds())
+    def purging(self) -> list[Sequence[bytes]]:
+        """Returns what removes expired keys, if that was not done lately."""
+        if self.now() - self._purged_at < _PURGE_SECONDS:
+            return []
+        self._purged_at = self.now()
+        _PURGE[3:] = [self.microseconds()]
+        return [_PURGE]
+
+    def loaded(self, text: bytes) -> bytes:
+        """Returns a script with the prelude, and notes its digest."""
+        if unknown := _UNKNOWN.search(text):
+            raise AssertionError(f"the prelude of scripts does not know {unknown[0]!r}")
+        whole = _PRELUDE.encode() + self.changed(text)
+        own, other = (sha1(script, usedforsecurity=False).hexdigest().encode() for script in (text, whole))
+        self.ours[own] = other
+        return whole
+
+    def page(self, cursor: int, number: int, every: list[bytes], matching: set[bytes]) -> list[Any]:
+        """Returns keys in the order of their names, because that of the server is another one each time."""
+        some = every[bisect_right(every, self.scanned[cursor]) :][:number]
+        following = 0
+        if some and some[-1] != every[-1]:
+            following = len(self.scanned)
+            self.scanned.append(some[-1])
+        return [b"%d" % following, [key for key in some if key in matching]]
 
 
 class Bridge(asyncio.Protocol):
@@ -186,9 +207,9 @@ class Bridge(asyncio.Protocol):
         self._there = server.open()
         self._commands = hiredis.Reader()
         self._replies = hiredis.Reader(notEnoughData=_INCOMPLETE)
-        self._raw = b""
         self._transport: asyncio.Transport | None = None
-        self._id = self._exchange((b"CLIENT", b"ID"))[1:-2]
+        [number] = self._exchange([(b"CLIENT", b"ID")])
+        self._id = b"%d" % number
         server.opened += 1
         server.clients[self._id] = server.opened
         server.bridges[self] = None
@@ -203,21 +224,29 @@ class Bridge(asyncio.Protocol):
         self._there.close()
 
     def data_received(self, data: bytes) -> None:
+        """Execute what has arrived, in one exchange with the server."""
         self._commands.feed(data)
-        server, replies = self._server, []
-        while self._transport and (words := self._commands.gets()):
-            server.commands += 1
+        server, asked, instead = self._server, list[list[bytes]](), list[Sequence[bytes]]()
+        while words := self._commands.gets():
+            asked.append(words)
+            instead += self._instead(words)
             server.log.update(b"\0".join(words))
-            reply = self._execute(words)
+        if not asked:
+            return
+        server.commands += len(asked)
+        replies = iter(self._exchange(server.purging() + instead))
+        answers = []
+        for words in asked:
+            reply = self._reply(words, replies)
+            answers.append(_encoded(reply))
             for look in server.observe:
-                look(words, reply)
-            replies.append(reply)
-            if words[0] == b"CLIENT" and words[1] == b"KILL":
-                self._exchange((b"PING",))  # by its reply, the server has closed the other one
-                for bridge in list(server.bridges):
-                    bridge.look_for_end()
+                look(words, answers[-1])
+        if any(words[:2] == [b"CLIENT", b"KILL"] for words in asked):
+            self._exchange([(b"PING",)])  # by its reply, the server has closed the other one
+            for bridge in list(server.bridges):
+                bridge.look_for_end()
         if self._transport:
-            self._transport.write(b"".join(replies))
+            self._transport.write(b"".join(answers))
 
     def look_for_end(self) -> None:
         """End the connection in the world if the server has ended it."""
@@ -230,75 +259,65 @@ class Bridge(asyncio.Protocol):
         if ended and self._transport:
             self._transport.close()
 
-    def _execute(self, words: list[bytes]) -> bytes:
+    def _instead(self, words: list[bytes]) -> list[Sequence[bytes]]:
+        """Returns what the server is asked in place of a command."""
         server, verb = self._server, words[0]
         match verb:
             case b"EVALSHA":
-                words = [verb, server.ours.get(words[1], words[1]), *words[2:], server.microseconds()]
+                return [[verb, server.ours.get(words[1], words[1]), *words[2:], server.microseconds()]]
             case b"EVAL":
-                words = [verb, _PRELUDE.encode() + words[1], *words[2:], server.microseconds()]
+                return [[verb, _PRELUDE.encode() + words[1], *words[2:], server.microseconds()]]
             case b"CLIENT" if words[1] == b"KILL":
                 ids = {own: id_ for id_, own in server.clients.items()}
-                words = [*words[:-1], ids.get(int(words[-1]), b"0")]
+                return [[*words[:-1], ids.get(int(words[-1]), b"0")]]
             case b"SCAN":
-                server.purge()
-                return self._scan(int(words[1]), words[3], int(words[5]))
+                return [(b"KEYS", b"*"), (b"KEYS", words[3])]
             case b"SCRIPT" if words[1] == b"LOAD":
-                return self._load(words)
+                return [[*words[:2], server.loaded(words[2])]]
             case _ if verb in _OF_TIME:
-                words = [b"EVAL", _PLAIN.encode(), b"0", *words, server.microseconds()]
-            case _:
-                server.purge()
-        reply = self._exchange(words)
-        if verb == b"INFO":
-            return _changed(reply, server.told)
-        return _changed(reply, server.listed) if words[:2] == [b"CLIENT", b"LIST"] else reply
+                return [[b"EVAL", _PLAIN.encode(), b"0", *words, server.microseconds()]]
+        return [words]
 
-    def _load(self, words: list[bytes]) -> bytes:
-        text, server = words[2], self._server
-        if unknown := _UNKNOWN.search(text):
-            raise AssertionError(f"the prelude of scripts does not know {unknown[0]!r}")
-        digest = sha1(text, usedforsecurity=False).hexdigest().encode()
-        reply = self._exchange([*words[:2], _PRELUDE.encode() + server.changed(text)])
-        server.ours[digest] = reply[reply.index(b"\r\n") + 2 : -2]
-        return b"$40\r\n%b\r\n" % digest
+    def _reply(self, words: list[bytes], replies: Iterator[Any]) -> Any:
+        """Returns the reply to a command, from those of the server."""
+        reply = next(replies)
+        match words[:2]:
+            case [b"INFO", *_]:
+                return self._server.told(reply)
+            case [b"CLIENT", b"LIST"]:
+                return self._server.listed(reply)
+            case [b"SCRIPT", b"LOAD"]:
+                return sha1(words[2], usedforsecurity=False).hexdigest().encode()
+            case [b"SCAN", cursor]:
+                return self._server.page(int(cursor), int(words[5]), sorted(reply), {*next(replies)})
+        return reply
 
-    def _scan(self, cursor: int, pattern: bytes, number: int) -> bytes:
-        """Returns keys in the order of their names, because that of the server is another one each time."""
-        every = sorted(self._list(b"KEYS", b"*"))
-        some = every[bisect_right(every, self._server.scanned[cursor]) :][:number]
-        following = 0
-        if some and some[-1] != every[-1]:
-            following = len(self._server.scanned)
-            self._server.scanned.append(some[-1])
-        matching = {*self._list(b"KEYS", pattern)}
-        some = [key for key in some if key in matching]
-        content = b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in some)
-        return b"*2\r\n$%d\r\n%d\r\n*%d\r\n%b" % (len(str(following)), following, len(some), content)
-
-    def _list(self, *words: bytes) -> list[bytes]:
-        reader = hiredis.Reader()
-        reader.feed(self._exchange(words))
-        keys: list[bytes] = reader.gets()
-        return keys
-
-    def _exchange(self, words: Sequence[bytes]) -> bytes:
-        self._there.sendall(pack(tuple(words)))
-        raw = b""
-        while True:
+    def _exchange(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
+        """Returns the replies of the server, without those to what removes expired keys."""
+        self._there.sendall(b"".join(pack(tuple(words)) for words in commands))
+        replies: list[Any] = []
+        while len(replies) < len(commands):
             chunk = self._there.recv(1 << 20)
             if not chunk:
                 raise ConnectionError("the real server has closed a connection")
-            raw += chunk
             self._replies.feed(chunk)
-            if self._replies.gets() is not _INCOMPLETE:
-                return raw
+            while (reply := self._replies.gets()) is not _INCOMPLETE:
+                replies.append(reply)
+        return [reply for words, reply in zip(commands, replies, strict=True) if words is not _PURGE]
 
 
-def _changed(reply: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns a reply with another text."""
-    text = change(reply[reply.index(b"\r\n") + 2 : -2])
-    return b"$%d\r\n%b\r\n" % (len(text), text)
+def _encoded(reply: Any) -> bytes:
+    """Returns a reply in the protocol of Redis."""
+    match reply:
+        case None:
+            return b"$-1\r\n"
+        case int():
+            return b":%d\r\n" % reply
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(reply), reply)
+        case hiredis.ReplyError():
+            return b"-%b\r\n" % str(reply).encode()
+    return b"*%d\r\n%b" % (len(reply), b"".join(map(_encoded, reply)))
 
 
 def started() -> Server:

@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from schemas import resources
 from tests.chaos.history import Window
+from tests.harness import crm
 from tests.simulation.loop import Process
+from tests.simulation.operator import judge
 from tests.simulation.people import Reader
 from tests.simulation.world import REDIS, World
 
@@ -45,7 +47,7 @@ async def projectors_killed(most: int, world: World, random: Random) -> AsyncIte
 
 @asynccontextmanager
 async def projector_stopped(world: World, random: Random) -> AsyncIterator[None]:
-    host = random.choice([*world.projectors])
+    host = random.choice([host for host, process in world.projectors.items() if not process.suspended])
     process = world.projectors[host]
     if end := process.signals.get(signal.SIGTERM):
         process.context().run(world.loop.call_soon, end)
@@ -58,9 +60,9 @@ async def projector_stopped(world: World, random: Random) -> AsyncIterator[None]
 @asynccontextmanager
 async def suspended(chosen: Callable[[World, Random], Process], world: World, random: Random) -> AsyncIterator[None]:
     process = chosen(world, random)
-    process.suspended = True
+    process.stop()
     yield
-    process.suspended = False
+    process.resume()
 
 
 def any_projector(world: World, random: Random) -> Process:
@@ -237,6 +239,26 @@ async def compacted(world: World, _: Random) -> AsyncIterator[None]:
         log.compact(forgets=lambda _: False)
 
 
+@asynccontextmanager
+async def deletes_missed(world: World, random: Random) -> AsyncIterator[None]:
+    """Kafka removes tombstones while no projector runs. Projectors have to put that right by themselves."""
+    kind = random.choice(resources.KINDS)
+    with world.core.at_rest(kind) as victims:
+        await world.publish([world.core.put(victim) for victim in victims])
+        await world.catch_up()
+        began_at = world.loop.now
+        world.cluster.settings[world.topic(kind)] = {"delete.retention.ms": "1000"}
+        async with projectors_killed(99, world, random):
+            await world.publish([world.core.tombstone(victim) for victim in victims])
+            keys = {crm.message_key(*victim) for victim in victims}
+            await asyncio.sleep(8.0)  # longer than the pause that projectors may make
+            for log in world.cluster.logs.values():
+                log.compact(forgets=lambda entry: entry.value is None and entry.key in keys)
+        await judge(world, "deletes_missed", began_at)
+        world.cluster.settings.clear()
+    yield
+
+
 _LONG = (4.0, 8.0)
 
 FAULTS = {
@@ -270,6 +292,7 @@ FAULTS = {
         Fault("clock-of-projector", clock_differs, pairs=True),
         Fault("clock-of-redis", clock_of_redis, LIMITED),
         Fault("transaction-open", transaction_open, pairs=True),
+        Fault("deletes-missed", deletes_missed, seconds=(0.0, 0.1)),
         Fault("compacted", compacted, pairs=True),
     )
 }

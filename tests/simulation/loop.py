@@ -33,10 +33,20 @@ class Process:
         self.ready: deque[Handle] = deque()
         self.timers: list[tuple[float, int, TimerHandle]] = []
         self.busy_until = 0.0
+        self.due = inf
+        """When it can have its next turn."""
         self.suspended = False
         self.dead = False
         self.tasks: list[asyncio.Task[Any]] = []
         self.signals: dict[int, Callable[..., object]] = {}
+
+    def stop(self) -> None:
+        """Let it do nothing until `resume`."""
+        self.suspended, self.due = True, inf
+
+    def resume(self) -> None:
+        self.suspended = False
+        self._look_ahead()
 
     def run(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Let this process do some work."""
@@ -49,18 +59,21 @@ class Process:
         context.run(_process.set, self)
         return context
 
-    def due(self) -> float:
-        """Returns when it can have its next turn."""
-        if self.dead or self.suspended:
-            return inf
-        if self.ready:
-            return self.busy_until
+    def wake(self, when: float) -> None:
+        """Note that it has something to do at this time."""
+        when = max(when, self.busy_until)
+        if when < self.due and not self.suspended and not self.dead:
+            self.due = when
+
+    def _look_ahead(self) -> None:
         while self.timers and self.timers[0][2].cancelled():
             heappop(self.timers)
-        return max(self.busy_until, self.timers[0][0]) if self.timers else inf
+        self.due = inf
+        if self.ready or self.timers:
+            self.wake(0.0 if self.ready else self.timers[0][0])
 
-    def turn(self, now: float) -> None:
-        """Call what was ready when the turn began, in order."""
+    def turn(self, now: float, seconds: float) -> None:
+        """Call what was ready when the turn began, in order. The turn takes this time."""
         while self.timers and self.timers[0][0] <= now:
             self.ready.append(heappop(self.timers)[2])
         for _ in range(len(self.ready)):
@@ -69,6 +82,8 @@ class Process:
             handle = self.ready.popleft()
             if not handle.cancelled():
                 handle._run()
+        self.busy_until = now + seconds
+        self._look_ahead()
 
 
 _process: ContextVar[Process] = ContextVar("process")
@@ -108,6 +123,7 @@ class Loop(asyncio.BaseEventLoop):
         self.outside = Process(self, "outside", 1)
         """Where the world itself works: nemesis, writer and readers."""
         self.processes = [self.outside]
+        self.ended: list[Process] = []
         self.set_task_factory(self._task)
         self.connect: Callable[..., Coroutine[Any, Any, Any]]
 
@@ -133,7 +149,9 @@ class Loop(asyncio.BaseEventLoop):
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         context = context or copy_context()
         handle = Handle(callback, args, self, context)
-        context.get(_process, self.outside).ready.append(handle)
+        own = context.get(_process, self.outside)
+        own.ready.append(handle)
+        own.wake(0.0)
         return handle
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
@@ -145,7 +163,9 @@ class Loop(asyncio.BaseEventLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> TimerHandle:  # type: ignore[override]
         context = context or copy_context()
         timer = TimerHandle(when, callback, args, self, context)
-        heappush(context.get(_process, self.outside).timers, (when, next(self._numbers), timer))
+        own = context.get(_process, self.outside)
+        heappush(own.timers, (when, next(self._numbers), timer))
+        own.wake(when)
         return timer
 
     def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
@@ -155,7 +175,7 @@ class Loop(asyncio.BaseEventLoop):
         """Give one process a turn."""
         now, able, soonest, next_one = self.now, list[Process](), inf, self.outside
         for process in self.processes:
-            when = process.due()
+            when = process.due
             if when <= now:
                 able.append(process)
             elif when < soonest:
@@ -167,8 +187,7 @@ class Loop(asyncio.BaseEventLoop):
             able.append(next_one)
         chosen = able[0] if len(able) == 1 else self.random.choice(able)
         self.turns += 1
-        chosen.turn(now)
-        chosen.busy_until = now + _SHORTEST + _LONGER * self.random.random()
+        chosen.turn(now, _SHORTEST + _LONGER * self.random.random())
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.connect(protocol_factory, host, port)

@@ -29,7 +29,9 @@ from tests.simulation.bridge import Server
 from tests.simulation.faults import FAULTS, Step, plan, strike
 from tests.simulation.loop import Loop, process
 from tests.simulation.nature import nature, wall_clock
+from tests.simulation.operator import operate
 from tests.simulation.people import Reader, probe
+from tests.simulation.reached import Reached
 from tests.simulation.world import World
 
 STEPS = 6
@@ -37,6 +39,8 @@ _RATES = (5.0, 20.0, 60.0)
 _READERS, _QUESTIONS = 3, 8.0
 _WAIT, _WAITING_SHARE = 2, 3
 """In one of three worlds, a further reader waits so many seconds for changes."""
+_OPERATED_SHARE = 2
+"""In one of two worlds, an operator rebuilds, promotes, rolls back and drops."""
 _TICK_SECONDS = 0.1
 _LOGGED = ("line", "error", "partitions", "reason")
 
@@ -75,10 +79,11 @@ def scenario_of(seed: int, faults: Sequence[str] = tuple(FAULTS), steps: int = S
 
 def simulate(server: Server, scenario: Scenario) -> Outcome:
     """Run a world. Everything that happens in it follows from the scenario."""
-    outcome, loop = Outcome(scenario), Loop(scenario.seed)
-    with _alone(outcome, loop), nature(loop):
+    outcome, loop, reached = Outcome(scenario), Loop(scenario.seed), Reached()
+    with _alone(outcome, loop, reached), nature(loop):
         known_brokers._named.clear()
         server.begin(loop.outside, partial(wall_clock, loop))
+        server.observe.append(reached.look)
         core = Core(scenario.seed, leads=12, contacts=5)
         world = World(loop, server, core)
         waits = [0] * _READERS + [_WAIT] * (scenario.seed % _WAITING_SHARE == 0)
@@ -89,7 +94,8 @@ def simulate(server: Server, scenario: Scenario) -> Outcome:
             world.wrong.append(f"it took too long: {error}")
         finally:
             outcome.seconds, outcome.commands, outcome.digest = loop.now, server.commands, server.log.hexdigest()
-            outcome.published, outcome.wrong, outcome.reached = world.writer.number, world.wrong, world.reached
+            outcome.published, outcome.wrong = world.writer.number, world.wrong
+            outcome.reached = world.reached + reached.times
             loop.set_exception_handler(lambda *_: None)
             loop.run_until_complete(loop.outside.run(world.end()))
             loop.close()
@@ -98,11 +104,12 @@ def simulate(server: Server, scenario: Scenario) -> Outcome:
 
 
 @contextmanager
-def _alone(outcome: Outcome, loop: Loop) -> Iterator[None]:
+def _alone(outcome: Outcome, loop: Loop, reached: Reached) -> Iterator[None]:
     """Keep what programs print and log, and let no garbage collector decide when something happens."""
-    handler, root, printed = _Notes(outcome, loop), logging.getLogger(), sys.stdout
-    level, handlers, root.handlers = root.level, root.handlers, [handler]
-    root.setLevel(logging.WARNING)
+    notes, root, printed = _Notes(outcome, loop), logging.getLogger(), sys.stdout
+    level, handlers, root.handlers = root.level, root.handlers, [notes, reached]
+    root.setLevel(logging.INFO)
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
     sys.stdout = io.StringIO()
     gc.collect()
     gc.disable()
@@ -118,7 +125,7 @@ def _alone(outcome: Outcome, loop: Loop) -> Iterator[None]:
 
 class _Notes(logging.Handler):
     def __init__(self, outcome: Outcome, loop: Loop) -> None:
-        super().__init__()
+        super().__init__(logging.WARNING)
         self._outcome, self._loop = outcome, loop
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -139,6 +146,8 @@ async def _story(world: World, scenario: Scenario, readers: Sequence[Reader]) ->
     await world.publish(core.first())
     await world.catch_up()
     works = [probe(world), _write(world, writing), *(reader.read() for reader in readers)]
+    if scenario.seed % _OPERATED_SHARE == 0:
+        works.append(operate(world, Random(scenario.seed)))
     tasks = [world.loop.outside.run(work) for work in works]
     operator = Reader(world, core, scenario.seed, _QUESTIONS)
     for step in scenario.steps:

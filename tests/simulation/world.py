@@ -40,7 +40,7 @@ from tests.simulation.network import Network
 REDIS, REDIS_PORT, API_PORT = "redis", 6379, 8000
 PREFIX = "crm."
 PARTITIONS = 2
-RECOVER_SECONDS, _LOOK_SECONDS = 180.0, 0.2
+RECOVER_SECONDS, _LOOK_SECONDS = 90.0, 0.4
 _ATTEMPTS, _STEP_SECONDS = 200, 0.5
 """How often everything is cancelled when a world ends: some tasks wait for others first."""
 
@@ -141,15 +141,20 @@ class World:
 
     def kill(self, process: Process) -> None:
         """End a process at once (SIGKILL)."""
-        process.dead = True
-        self.network.end(process)
+        if not process.dead:
+            process.dead, process.due = True, inf
+            self.network.end(process)
+            self.loop.processes.remove(process)
+            self.loop.ended.append(process)
 
     async def end(self) -> None:
         """End all processes, so that nothing of them is left for the garbage collector."""
         self.ending = True
         self.network.listeners.clear()
+        self.loop.processes += self.loop.ended
         for process in self.loop.processes:
-            process.dead = process.suspended = False
+            process.dead = False
+            process.resume()
         for link in self.network.links.values():
             link.is_cut = False
         for transport in list(self.network.connections):

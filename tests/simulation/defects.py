@@ -3,6 +3,7 @@
 `make simulate ARGS="--planted all"` runs worlds until each is found, and prints the seed.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,11 @@ from api.redis.serving import Serving
 from projector.errors import Unavailable
 from projector.kafka import ends
 from projector.kafka.batches import FetchedRecords
+from projector.kafka.reader import Source
 from projector.line.apply import FanOuts
 from projector.line.batch import Batch
 from projector.line.positions import Positions
-from projector.redis.node import ReplicationEpoch
+from projector.redis.node import Fence, ReplicationEpoch
 from projector.upkeep.as_of import DataAsOf
 from runtime.redis.connection import Connection
 from schemas.control import parse_generation
@@ -77,7 +79,19 @@ async def _store_later(self: DataAsOf, record: Any) -> int | None:
     return moment and moment + 400
 
 
-_store = DataAsOf._store
+async def _poll_late(self: Source, *arguments: Any) -> Any:
+    await asyncio.sleep(2.0)
+    return await _poll(self, *arguments)
+
+
+async def _check_once(self: ReplicationEpoch, number: int, epoch: int | None, fence: Fence | None) -> None:
+    if fence is not None and fence.confirmed.get(number) is not None:
+        fence.confirmed[number] = self._fenced
+    await _checked(self, number, epoch, fence)
+
+
+_AS_TEXT = "tostring(new_version) > tostring(version) or"
+_store, _poll, _checked = DataAsOf._store, Source.poll, ReplicationEpoch.check
 _write, _completed, _failed = Batch.write, Serving._complete, Connection._fail_late
 
 DEFECTS = (
@@ -98,12 +112,6 @@ DEFECTS = (
         "projector-cut,projector-zombie",
         1,
         (r"value = marker\(stored, .*", "value = ''"),
-    ),
-    Defect(
-        "a checkpoint does not look at the incarnation of a copy",
-        "redis-emptied",
-        1,
-        (r"or incarnation ~= ARGV\[\d+\]", ""),
     ),
     Defect(
         "a lead is not in the index of its contact",
@@ -190,6 +198,34 @@ DEFECTS = (
         1,
         put=(DataAsOf, "_store", _store_later),
         steps=6,
+    ),
+    Defect("a conditional request is told that nothing has changed", "compacted", 1, (r"== etag or", "~= nil or")),
+    Defect("versions are compared as text", "compacted", 1, (r"new_version > version or", _AS_TEXT)),
+    Defect("a revoked key keeps its expiry", "compacted", 1, (r"then expiry = 1 end", "then expiry = 0 end")),
+    Defect(
+        "records of a deleted organization are written",
+        "compacted",
+        1,
+        (r"is_deleted = organization and #organization == \d+", "is_deleted = false"),
+        steps=6,
+    ),
+    Defect(
+        "a request does not look whether Redis is complete",
+        "redis-emptied",
+        1,
+        put=(Serving, "read", lambda _, link, *__: link.served and link.served.generation),
+    ),
+    Defect(
+        "a line reads on after a failure", "projector-reset,redis-killed", 1, put=(Source, "reset", lambda *_: None)
+    ),
+    Defect("bad records vanish", "compacted", 1, put=(Batch, "_park", lambda *_: None), steps=6),
+    Defect("a line asks for records once in two seconds", "compacted", 2, put=(Source, "poll", _poll_late), steps=4),
+    Defect(
+        "a connection is not confirmed once more when all writers were closed",
+        "redis-emptied,projector-reset",
+        1,
+        put=(ReplicationEpoch, "check", _check_once),
+        steps=4,
     ),
 )
 

@@ -1,12 +1,14 @@
-"""Who looks on in a world: readers, who send requests over the network and note each answer, and a probe."""
+"""Who takes part in a world: a core product, readers, who send requests over the network and note each answer, and a
+probe."""
 
 import asyncio
 import re
+from collections.abc import Iterator
 from math import inf
 
 from projector.reference import Entity
 from schemas import resources
-from tests.chaos.core import KEY_IDS, UNKNOWN, Core
+from tests.chaos.core import KEY_IDS, UNKNOWN, Change, Core
 from tests.chaos.history import Beat, Response
 from tests.chaos.reader import Reader as ChaosReader
 from tests.chaos.reader import path_of
@@ -16,8 +18,23 @@ from tests.simulation.world import API_PORT, World
 _ANSWER_SECONDS = 20.0
 _PROBE_SECONDS, _STEP_SECONDS = 0.4, 0.001
 _NOT_MODIFIED = 304
+_SWITCHED_SHARE = 0.04
 _LENGTH = re.compile(r"content-length: (\d+)", re.IGNORECASE)
 _NAMES = ("ETag", "Data-As-Of", "Preference-Applied")
+
+
+class RestlessCore(Core):
+    """Switches keys and access more often than the core product of chaos: worlds are short."""
+
+    def more(self) -> Iterator[Change]:
+        for change in super().more():
+            yield change
+            if self._random.random() < _SWITCHED_SHARE:
+                organization = self._random.choice(self.organizations[1:])
+                kind, id_ = self._random.choice(
+                    [(resources.API_KEY, KEY_IDS[1]), (resources.ORGANIZATION, organization)]
+                )
+                yield from self._switch((kind, organization, id_))
 
 
 class Reader(ChaosReader):
@@ -49,6 +66,8 @@ class Reader(ChaosReader):
         return answer
 
     async def _exchange(self, host: str, answer: Response) -> None:
+        if host in self._open and self._open[host][1].transport.is_closing():
+            self.hang_up(host)
         if host not in self._open:
             self._open[host] = await asyncio.open_connection(host, API_PORT)
         source, sink = self._open[host]

@@ -13,6 +13,7 @@ from itertools import islice
 from random import Random
 from typing import Any, cast
 
+import orjson
 from msgspec import Struct, field
 
 from projector.health.watch import Watch
@@ -22,7 +23,7 @@ from projector.reference import Entity
 from schemas import names, resources
 from tests.chaos import run as chaos
 from tests.chaos.checker import REFUSED, Verdict
-from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core
+from tests.chaos.core import KEY_IDS, ORGANIZATIONS
 from tests.chaos.reader import check
 from tests.chaos.world import World as ChaosWorld
 from tests.simulation.bridge import Server
@@ -30,7 +31,7 @@ from tests.simulation.faults import FAULTS, Step, plan, strike
 from tests.simulation.loop import Loop, process
 from tests.simulation.nature import nature, wall_clock
 from tests.simulation.operator import operate
-from tests.simulation.people import Reader, probe
+from tests.simulation.people import Reader, RestlessCore, probe
 from tests.simulation.reached import Reached
 from tests.simulation.world import World
 
@@ -84,7 +85,7 @@ def simulate(server: Server, scenario: Scenario) -> Outcome:
         known_brokers._named.clear()
         server.begin(loop.outside, partial(wall_clock, loop))
         server.observe.append(reached.look)
-        core = Core(scenario.seed, leads=12, contacts=5)
+        core = RestlessCore(scenario.seed, leads=12, contacts=5)
         world = World(loop, server, core)
         waits = [0] * _READERS + [_WAIT] * (scenario.seed % _WAITING_SHARE == 0)
         readers = [Reader(world, core, scenario.seed + number, _QUESTIONS, wait) for number, wait in enumerate(waits)]
@@ -173,17 +174,34 @@ async def _write(world: World, random: Random) -> None:
         await asyncio.sleep(random.choice((0.0, 0.5, 3.0)))
 
 
+async def _judge_letters(world: World, gone: Sequence[str]) -> None:
+    """Check that each bad record has a dead letter, except those of organizations that are deleted."""
+    owners = tuple(owner.encode() for owner in gone)
+    wanted = sorted(key for key in world.leadview.topics.bad_keys if not key.startswith(owners))
+    client = world.server.client
+
+    def listed() -> list[bytes]:
+        return sorted(orjson.loads(letter)["key"].encode() for letter in client.hvals(names.DEAD_LETTERS))
+
+    with suppress(TimeoutError):
+        await world.wait_until(lambda: listed() == wanted, "the dead letters are right")
+    if (letters := listed()) != wanted:
+        world.wrong.append(f"dead letters of {letters}, and not of {wanted}")
+
+
 async def _judge(world: World, reader: Reader) -> None:
     """Compare all that Redis holds in the end with the reference."""
     looked_at = cast(ChaosWorld, world)
     published = world.history.published
     access = {owner: published.of((resources.ORGANIZATION, owner, owner))[-1].value for owner in ORGANIZATIONS}
-    deleted = [names.of_organization(names.organization(owner)) for owner, value in access.items() if value is None]
+    gone = [owner for owner, value in access.items() if value is None]
+    deleted = [names.of_organization(names.organization(owner)) for owner in gone]
     client = world.server.client
 
     def left() -> list[Any]:
         return [key for owner in deleted for key in client.scan_iter(owner, count=5000)]
 
+    await _judge_letters(world, gone)
     with suppress(TimeoutError):
         await world.wait_until(lambda: not left(), "nothing of the deleted organizations is left")
     world.wrong += [f"{len(keys)} keys of deleted organizations: {keys[:5]}" for keys in [left()] if keys]

@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT
 export PIP_USER = 0
 
-.PHONY: run unit test test-long docs check bench chaos release coverage lock clean
+.PHONY: run unit test test-long docs check bench chaos simulate release coverage lock clean
 .DEFAULT_GOAL = run
 
 include .ci/parts.mk
@@ -79,6 +79,10 @@ $(BENCH)/stamp: requirements-dev.txt
 # `make test-long` includes short runs. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# Chaos in a world of its own, whose time and order of events follow from a seed: ARGS="--hours 10 --seed 7".
+simulate: $(VENV)/dev.stamp
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(ARGS)
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
 # nothing: docs/releasing.md has the steps of a release. ARGS=build builds the files alone, of any commit.

@@ -8,7 +8,7 @@ DESCRIBE on the topic, which READ includes. What an older broker does not say is
 
 import asyncio
 import random
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
@@ -190,8 +190,8 @@ class _Uuid(AbstractType):  # type: ignore[misc]  # aiokafka has no types
     """16 bytes, as the text that Kafka's own tools show. An empty text is no id."""
 
     @classmethod
-    def encode(cls, _: str) -> bytes:
-        return _NO_ID  # topics are asked for by their names
+    def encode(cls, text: str) -> bytes:
+        return urlsafe_b64decode(f"{text}==") if text else _NO_ID  # topics are asked for by their names
 
     @classmethod
     def decode(cls, data: BytesIO) -> str:

@@ -60,7 +60,7 @@ class Session(AbstractContextManager["Session"]):
         self._store = store
         self._all_open = all_open
         self.opened = opened
-        self.confirmed: set[int] = set()
+        self.confirmed: dict[int, int] = {}
         self.record = record
         self.generations = generations
         self.incarnations = record.incarnations()

@@ -36,8 +36,9 @@ class Fence(Protocol):
 
     opened: int
     """The number of connections that the program had opened when the session began. Later ones have higher numbers."""
-    confirmed: set[int]
-    """The numbers of the later connections that were confirmed: `drop` will find them, as it finds the earlier ones."""
+    confirmed: dict[int, int]
+    """The numbers of the later connections that were confirmed, each with the value that `require_confirmation` had set
+    by then: `drop` will find them, as it finds the earlier ones."""
 
     async def confirm(self) -> None:
         """Raises Unavailable if the control record is no longer the one that the session began with."""
@@ -54,16 +55,19 @@ class ReplicationEpoch:
         self._fenced = 0
 
     def require_confirmation(self) -> None:
-        """From now on, the sessions that this program has open have to confirm each connection before they use it."""
+        """From now on, the sessions that this program has open have to confirm each connection before they use it, also
+        one that they have confirmed before.
+        """
         self.opened += 1
         self._fenced = self.opened
 
     async def check(self, connection_number: int, replication_epoch: int | None, fence: Fence | None) -> None:
         """Check that a session may use the connection with this number. Raises Unavailable."""
-        is_later = fence is not None and (connection_number > fence.opened or fence.opened < self._fenced)
-        if fence is not None and is_later and connection_number not in fence.confirmed:
-            await fence.confirm()
-            fence.confirmed.add(connection_number)
+        if fence is not None and (connection_number > fence.opened or fence.opened < self._fenced):
+            while fence.confirmed.get(connection_number) != self._fenced:
+                fenced = self._fenced
+                await fence.confirm()
+                fence.confirmed[connection_number] = fenced
         if replication_epoch not in (None, self.number):
             raise Unavailable(RedisReason("restarted"))
 

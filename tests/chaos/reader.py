@@ -4,7 +4,7 @@ probe note what the checker must know to judge the API: when the machine was too
 
 import http.client
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from math import inf
@@ -75,13 +75,17 @@ class Reader(Repeating):
                 self._read((resources.API_KEY, organization, KEY_IDS[0]), wanted)
 
     def _work(self) -> None:
+        self._read(*self.chosen())
+
+    def chosen(self) -> tuple[Entity, Entity]:
+        """Returns the API key and the record of the next request."""
         organization, chance = self._random.choice(self._core.organizations), self._random.random()
         wanted = (resources.LEAD, organization, UNKNOWN)
         if 0.02 <= chance < 0.3:
             wanted = (resources.CONTACT, organization, self._random.choice(self._core.contacts))
         elif chance >= 0.3:
             wanted = (resources.LEAD, organization, self._random.choice(self._core.leads))
-        self._read((resources.API_KEY, organization, self._random.choices(KEY_IDS, [3, 1])[0]), wanted)
+        return (resources.API_KEY, organization, self._random.choices(KEY_IDS, [3, 1])[0]), wanted
 
     def _read(self, key: Entity, wanted: Entity) -> None:
         process = self._random.randrange(len(self._connections))
@@ -92,40 +96,54 @@ class Reader(Repeating):
             self._connections[process].close()
             answer.answered_at = now()
         self.answers.append(answer)
-        if answer.status in SHOWN:
+
+    def _request(self, connection: http.client.HTTPConnection, answer: Response) -> None:
+        headers = self.headers(answer)
+        # As the pools of HTTP clients do: a process that was killed meanwhile has closed it.
+        if connection.sock and select([connection.sock], [], [], 0)[0]:
+            connection.close()
+        connection.request("GET", path_of(answer.wanted), headers=headers)
+        reply = connection.getresponse()
+        self.note(answer, reply.status, reply.headers, reply.read())
+
+    def headers(self, answer: Response) -> dict[str, str]:
+        """Returns the headers of a request. Every other one is conditional, and each one that waits."""
+        headers = {"Authorization": f"Bearer {key_text(answer.key)}"}
+        tag, _ = self._known.get(answer.wanted, ("", b""))
+        if answer.wait:
+            headers["Prefer"] = f"wait={answer.wait}"
+        if tag and (answer.wait or self._random.random() < 0.5):
+            headers["If-None-Match"] = answer.other = tag
+        return headers
+
+    def note(
+        self, answer: Response, status: int, headers: http.client.HTTPMessage | Mapping[str, str], body: bytes
+    ) -> None:
+        """Note status, body, ETag, `Data-As-Of`, and what the document shows. For 304, the body is the one that is
+        known.
+        """
+        _, known = self._known.get(answer.wanted, ("", b""))
+        answer.answered_at, answer.status, answer.tag = now(), status, headers.get("ETag") or ""
+        answer.honoured = "Preference-Applied" in headers
+        if text := headers.get("Data-As-Of"):
+            # As a time of the history, whose clock is another one.
+            answer.as_of = now() - (time.time() - datetime.fromisoformat(text).timestamp())
+        if status == 200:
+            self._known[answer.wanted] = answer.tag, body
+        if status in SHOWN:
+            answer.body = body if status == 200 else known
             document: dict[str, Any] = orjson.loads(answer.body)
             answer.organization_id = document["organization_id"]
-            if wanted[0] is resources.CONTACT:
+            if answer.wanted[0] is resources.CONTACT:
                 answer.shown = document["first_name"]
             else:
                 answer.shown, answer.contact_id = document["referrer"], document["contact_id"]
                 answer.contact_shown = document["contact"]["first_name"] if document["contact"] else None
 
-    def _request(self, connection: http.client.HTTPConnection, answer: Response) -> None:
-        """Note status, body, ETag and `Data-As-Of`. Every other request is conditional, and each one that waits; for
-        304, the body is the one that is known.
-        """
-        headers = {"Authorization": f"Bearer {key_text(answer.key)}"}
-        tag, known = self._known.get(answer.wanted, ("", b""))
-        if answer.wait:
-            headers["Prefer"] = f"wait={answer.wait}"
-        if tag and (answer.wait or self._random.random() < 0.5):
-            headers["If-None-Match"] = answer.other = tag
-        # As the pools of HTTP clients do: a process that was killed meanwhile has closed it.
-        if connection.sock and select([connection.sock], [], [], 0)[0]:
-            connection.close()
-        connection.request("GET", _PATHS[answer.wanted[0]] + answer.wanted[2], headers=headers)
-        reply = connection.getresponse()
-        body = reply.read()
-        answer.answered_at, answer.status, answer.tag = now(), reply.status, reply.headers["ETag"] or ""
-        answer.honoured = "Preference-Applied" in reply.headers
-        if text := reply.headers["Data-As-Of"]:
-            # As a time of the history, whose clock is another one.
-            answer.as_of = now() - (time.time() - datetime.fromisoformat(text).timestamp())
-        if reply.status == 200:
-            self._known[answer.wanted] = answer.tag, body
-        if reply.status in SHOWN:
-            answer.body = body if reply.status == 200 else known
+
+def path_of(wanted: Entity) -> str:
+    """Returns the path of a document."""
+    return _PATHS[wanted[0]] + wanted[2]
 
 
 class Pulse(Repeating):

@@ -467,7 +467,7 @@ async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(durable_
     class Closing:
         def __init__(self) -> None:
             self.opened = 0
-            self.confirmed: set[int] = set()
+            self.confirmed: dict[int, int] = {}
 
         async def confirm(self) -> None:
             node.close()
@@ -475,6 +475,40 @@ async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(durable_
     with pytest.raises(projector.errors.Unavailable, match="is closed"):
         await node.send([words], fence=Closing())
     assert await node.send([words]) == [b"here"]
+    node.close()
+
+
+async def test_a_connection_is_confirmed_once_more_when_those_of_all_writers_were_closed(
+    durable_redis: RedisServer,
+) -> None:
+    """The connection that asks Redis to close the others stays open. A session of the former control record that had
+    confirmed it before would write through it into the new record (found by `make simulate`).
+    """
+    found, words = access(ProjectorSettings(redis_url=durable_redis.url)), pack((b"ECHO", b"here"))
+    epoch = ReplicationEpoch()
+    node = Node(found.server(found.hosts[0]), epoch, "leadview-operator", PATIENCE_SECONDS)
+
+    class Counting:
+        def __init__(self) -> None:
+            self.opened = self.times = 0
+            self.confirmed: dict[int, int] = {}
+            self.meanwhile: Callable[[], object] = int
+
+        async def confirm(self) -> None:
+            self.times += 1
+            self.meanwhile()
+            self.meanwhile = int
+
+    fence, times = Counting(), list[int]()
+    for happens in (int, int, epoch.require_confirmation, int):
+        happens()
+        await node.send([words], fence=fence)
+        times.append(fence.times)
+    assert times == [1, 1, 2, 2]
+    epoch.require_confirmation()
+    fence.meanwhile = epoch.require_confirmation
+    await node.send([words], fence=fence)
+    assert fence.times == 4, "what was closed while it was confirmed counts as well"
     node.close()
 
 

@@ -1,0 +1,28 @@
+"""Simulated worlds (`tests/simulation`), as a program of its own: in them, time is not that of the machine."""
+
+import sys
+
+import pytest
+
+from tests.harness.programs import printed_by
+from tests.simulation.defects import DEFECTS
+
+_SIMULATE = (sys.executable, "-m", "tests.simulation")
+
+
+def test_nothing_is_wrong_in_simulated_worlds() -> None:
+    printed = printed_by([*_SIMULATE, "--seed", "2", "--worlds", "5"])
+    assert "all is right: 5 worlds" in printed
+
+
+def test_a_seed_repeats_every_command_in_another_process() -> None:
+    digests = {
+        printed_by([*_SIMULATE, "--seed", "7", "--worlds", "1", "--digest"]).partition("\n")[0] for _ in range(2)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [pytest.param(number, id=defect.name) for number, defect in enumerate(DEFECTS)])
+def test_planted_defect_is_found(number: int) -> None:
+    printed_by([*_SIMULATE, "--planted", str(number), "--kept"])

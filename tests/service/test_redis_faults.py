@@ -491,7 +491,7 @@ async def test_a_connection_is_confirmed_once_more_when_those_of_all_writers_wer
         def __init__(self) -> None:
             self.opened = self.times = 0
             self.confirmed: dict[int, int] = {}
-            self.meanwhile: Callable[[], None] = int
+            self.meanwhile: Callable[[], object] = int
 
         async def confirm(self) -> None:
             self.times += 1

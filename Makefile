@@ -82,7 +82,7 @@ chaos: $(VENV)/dev.stamp
 
 # Chaos in a world of its own, whose time and order of events follow from a seed: ARGS="--hours 10 --seed 7".
 simulate: $(VENV)/dev.stamp
-	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(ARGS)
+	$(BIN)/python -m tests.simulation $(ARGS)
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
 # nothing: docs/releasing.md has the steps of a release. ARGS=build builds the files alone, of any commit.

@@ -1,6 +1,7 @@
 """`python -m tests.simulation`: worlds, one after the other, until one is wrong or the time is over."""
 
 import argparse
+import ctypes
 import os
 import sys
 import time
@@ -16,15 +17,21 @@ from tests.simulation.faults import FAULTS
 from tests.simulation.reached import NAMES
 from tests.simulation.run import STEPS, Outcome, Scenario, scenario_of, simulate
 
-_HASHES = "PYTHONHASHSEED"
+_SAME = "LEADVIEW_TEST_SAME_EACH_TIME"
+_FIXED_ADDRESSES = 0x0040000
+"""ADDR_NO_RANDOMIZE of Linux."""
 _HOUR = 3600.0
 
 
 def main() -> int:
     """Returns 0 if all was right, and 1 if anything was wrong. The last line is the verdict."""
-    if os.environ.get(_HASHES) != "0":  # the order in sets of texts has to be the same each time
+    if _SAME not in os.environ:
+        # The order in sets has to be the same each time: it follows from the hashes of texts, and from the addresses of
+        # other objects. Where the system does not let a program choose them, a comparison may ask in another order.
+        if sys.platform == "linux":
+            ctypes.CDLL(None).personality(_FIXED_ADDRESSES)
         command = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {_HASHES: "0"})  # noqa: S606 - it is this program
+        os.execve(sys.executable, command, os.environ | {_SAME: "", "PYTHONHASHSEED": "0"})  # noqa: S606 - the same one
     chosen = _arguments()
     server = started()
     try:

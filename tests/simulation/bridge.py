@@ -208,6 +208,7 @@ class Bridge(asyncio.Protocol):
         self._commands = hiredis.Reader()
         self._replies = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._transport: asyncio.Transport | None = None
+        self._has_ended = False
         [number] = self._exchange([(b"CLIENT", b"ID")])
         self._id = b"%d" % number
         server.opened += 1
@@ -225,6 +226,8 @@ class Bridge(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute what has arrived, in one exchange with the server."""
+        if self._has_ended:
+            return
         self._commands.feed(data)
         server, asked, instead = self._server, list[list[bytes]](), list[Sequence[bytes]]()
         while words := self._commands.gets():
@@ -257,6 +260,7 @@ class Bridge(asyncio.Protocol):
         except OSError:
             ended = True
         if ended and self._transport:
+            self._has_ended = True
             self._transport.close()
 
     def _instead(self, words: list[bytes]) -> list[Sequence[bytes]]:

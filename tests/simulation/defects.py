@@ -176,7 +176,7 @@ DEFECTS = (
     Defect(
         "a write that failed counts as written",
         "projector-reset,redis-killed,scripts-flushed",
-        1,
+        6,
         put=(Batch, "write", _write_and_forget),
     ),
     Defect("a refused key is remembered for a minute", "compacted", 3, put=(keys, "REFUSED_SECONDS", 60.0)),

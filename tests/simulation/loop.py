@@ -89,9 +89,9 @@ class Process:
 _process: ContextVar[Process] = ContextVar("process")
 
 
-def process() -> Process:
-    """Returns the process whose turn it is."""
-    return _process.get()
+def process() -> Process | None:
+    """Returns the process whose turn it is; None if it is that of the world itself."""
+    return _process.get(None)
 
 
 class _Numbered:
@@ -202,7 +202,7 @@ class Loop(asyncio.BaseEventLoop):
         return done
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
-        process().signals[sig] = partial(callback, *args)
+        (process() or self.outside).signals[sig] = partial(callback, *args)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        return process().signals.pop(sig, None) is not None
+        return (process() or self.outside).signals.pop(sig, None) is not None

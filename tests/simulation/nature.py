@@ -27,14 +27,7 @@ _REPLACED_IN = ("aiokafka", "api", "operate", "projector", "runtime", "schemas",
 
 def wall_clock(loop: Loop) -> float:
     """Returns the time on the host of the process whose turn it is."""
-    return EPOCH + loop.now + process_clock()
-
-
-def process_clock() -> float:
-    try:
-        return process().clock
-    except LookupError:
-        return 0.0
+    return EPOCH + loop.now + (process() or loop.outside).clock
 
 
 @contextmanager
@@ -54,8 +47,8 @@ def nature(loop: Loop) -> Iterator[None]:
         (time.monotonic_ns, lambda: int(loop.now * 1e9)),
         (time.perf_counter, lambda: loop.now),
         (os.urandom, chance.randbytes),
-        (os.getpid, lambda: process().pid),
-        (socket.gethostname, lambda: process().host),
+        (os.getpid, lambda: (process() or loop.outside).pid),
+        (socket.gethostname, lambda: (process() or loop.outside).host),
     ]
     before: list[tuple[Any, str, object]] = []
 

@@ -47,7 +47,8 @@ class Network:
 
     async def connect(self, protocol_factory: Callable[[], Any], host: str, port: int) -> tuple["Transport", Any]:
         """Open a connection. Raises ConnectionRefusedError; waits while the link is cut."""
-        client, link = process(), self.link(process().host, host)
+        client = process() or self.loop.outside
+        link = self.link(client.host, host)
         while link.is_cut:  # noqa: ASYNC110 - as the kernel does
             await asyncio.sleep(_SYN_SECONDS)
         await asyncio.sleep(self.delay(link))

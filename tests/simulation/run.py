@@ -131,10 +131,7 @@ class _Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         about = {name: value for name, value in vars(record).items() if name in _LOGGED}
-        try:
-            host = process().host
-        except LookupError:
-            host = ""
+        host = (process() or self._loop.outside).host
         text = f"{self._loop.now:9.3f} {host}: {record.getMessage()} {about or ''}"
         if record.exc_info and record.exc_info[1]:
             text += f" ({record.exc_info[1]!r})"

@@ -87,10 +87,14 @@ def read(path: Path) -> list[Line]:
 
 def check(traces: Sequence[Sequence[Line]]) -> list[Verdict]:
     """Let TLC explain these traces by the model. Its bounds are those of the traces. Raises JarsMissing, TlcFailed."""
+    if not traces:
+        return []
     translated = [Translation(trace) for trace in traces]
-    generations = max(len(each.generations) for each in translated) + 1
-    rows = [each.rows() for each in translated]
-    writers = [f"w{number}" for number in range(1, max(1, *(len(each.writers) for each in translated)) + 1)]
+    generations = max(len(translation.generations) for translation in translated) + 1
+    rows = [translation.rows() for translation in translated]
+    writers = [
+        f"w{number}" for number in range(1, max(1, *(len(translation.writers) for translation in translated)) + 1)
+    ]
     for row in chain(*rows):
         row["will"] = dict.fromkeys(writers, 0) | row["will"]
         row["docs"] += [dict.fromkeys(_ENTITIES, 0)] * (generations - len(row["docs"]))
@@ -98,9 +102,9 @@ def check(traces: Sequence[Sequence[Line]]) -> list[Verdict]:
     bounds = {
         "writers": tla(set(writers)),
         "operators": tla({f"o{number}" for number in range(1, _COMMANDS + 1)}),
-        "records": max(each.records for each in translated) + 1,
+        "records": max(translation.records for translation in translated) + 1,
         "generations": generations,
-        "nonces": tla(set(range(max(each.nonces for each in translated) + 1))),
+        "nonces": tla(set(range(max(translation.nonces for translation in translated) + 1))),
     }
     output = tlc.reached(_MODULE, lines, _CONFIGURATION.format(**bounds))
     explained = dict.fromkeys(range(1, len(traces) + 1), 0)

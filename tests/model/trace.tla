@@ -51,7 +51,8 @@ Shows == /\ line < Len(Traces[trace])
 (* The steps between the lines. Each is taken as late as possible: before the next line of its program, or before the
    control record changes.                                                                                            *)
 Coming == {PartOf(Traces[trace][i].copies[s]) :
-             <<i, s>> \in {<<j, t>> \in ((line + 1)..Len(Traces[trace])) \X Shards : Traces[trace][j].copies[t].incarnation # 0}}
+             <<i, s>> \in {<<j, t>> \in ((line + 1)..Len(Traces[trace])) \X Shards :
+                             Traces[trace][j].copies[t].incarnation # 0}}
 Will == Following.will
 IsOf(p) == Following.who = p
 Changes(s) == LET before == Last.copies[s]
@@ -93,7 +94,9 @@ AtOnce == IF Ready # {} THEN LET o == CHOOSE o \in Ready : TRUE IN Counts(o) \/ 
 IsAtOnce == IF Ready # {} THEN TRUE ELSE \E p \in Writers : IF IsOf(p) THEN IsStale(p) ELSE FALSE
 
 Late ==
-  \/ Produce /\ (end < Following.end \/ \E p \in Writers : IsOf(p) /\ Will[p] > end)
+  \/ Produce /\ \/ end < Following.end
+                \/ \E p \in Writers : IsOf(p) /\ Will[p] > end
+                \/ \E g \in Generations, e \in Entities : Following.docs[g][e] > end
   \/ \E p \in Writers :
        \/ IsLast(p) /\ (Open(p) \/ GiveUp(p))
        \/ IsOf(p) /\ \/ Poll(p) /\ session'[p].to \in {Will[p], end}

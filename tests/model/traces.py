@@ -11,9 +11,10 @@ from uuid import uuid4
 import msgspec
 
 from devstack.child import Child
+from devstack.waiting import wait_until
 from schemas import resources
 from schemas.control import GenerationId, Stamp, in_order, number_of, parse_generations
-from tests.harness import crm
+from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.projectors import HURRIED
 from tests.harness.services import Kafka
@@ -266,7 +267,13 @@ class Installation:
             self._projectors[0].resume()
 
     def lose(self, shard: int) -> None:
+        """Empty a shard, when the other one has its copy: what begins without any copy is not in the model."""
+        wait_until(self._has_copies, "each shard has a copy")
         self.recorder.empty([shard])
+
+    def _has_copies(self) -> bool:
+        copies = control.read_all(self.leadview.redis)
+        return bool(copies) and None not in copies.values()
 
     def settle(self) -> None:
         self.leadview.wait_until_served()

@@ -168,23 +168,24 @@ def _check_programs(arguments: argparse.Namespace) -> bool:
         recorder = stack.enter_context(closing(Recorder(directory / "cluster")))
         run = partial(traces.run, kafka, recorder, directory)
         seeds = range(arguments.seed, arguments.seed + arguments.runs)
-        found = {f"trace-{seed}": run(partial(traces.at_random, seed=seed)) for seed in seeds}
+        recorded = {f"trace-{seed}": run(partial(traces.at_random, seed=seed)) for seed in seeds}
         if arguments.keep:
-            for name, lines in found.items():
+            for name, lines in recorded.items():
                 traces.write(arguments.keep / f"{name}.ndjson", lines)
-        failed |= _check_traces(found)
+        failed |= _check_traces(recorded)
         planted = defects.OF_CONTROL[: arguments.defects]
-        refused = [_run_without(each, run) for each in planted]
-        for each, verdict in zip(planted, traces.check(refused), strict=True):
+        refused = [_run_without(defect, run) for defect in planted]
+        for defect, verdict in zip(planted, traces.check(refused), strict=True):
             failed |= verdict.is_accepted
             what = f"NOT FOUND, {verdict}" if verdict.is_accepted else "found"
-            print(f"{'control':<20} {what}: without {each.rule}, {each.code}", flush=True)
+            print(f"{'control':<20} {what}: without {defect.rule}, {defect.code}", flush=True)
     return failed
 
 
-def _check_traces(found: Mapping[str, list[Line]]) -> bool:
-    verdicts = traces.check([*found.values()])
-    for name, verdict in zip(found, verdicts, strict=True):
+def _check_traces(recorded: Mapping[str, list[Line]]) -> bool:
+    """Returns whether any of them is refused."""
+    verdicts = traces.check([*recorded.values()])
+    for name, verdict in zip(recorded, verdicts, strict=True):
         print(f"{'control':<20} {name}: {verdict}", flush=True)
     return not all(verdict.is_accepted for verdict in verdicts)
 
@@ -205,11 +206,11 @@ def _walk(redis: RedisService, changes: int) -> bool:
             failed, what = True, f"ANOTHER STEP: {error}"
         print(f"{configuration:<20} {time.monotonic() - begun:>27.1f} s  {what}", flush=True)
     for defect in defects.OF_ACCESS:
-        found = True
+        is_missed = False
         with defect.off(), suppress(access.Differs):
             asyncio.run(access.check(defect.configuration, redis))
-            failed, found = True, False
-        print(f"{defect.configuration:<20} {'found' if found else 'NOT FOUND'}: without {defect}", flush=True)
+            failed = is_missed = True
+        print(f"{defect.configuration:<20} {'NOT FOUND' if is_missed else 'found'}: without {defect}", flush=True)
     return failed
 
 

@@ -242,9 +242,9 @@ class Access:
             "line": "SADD" if after["pending"][0] != "none" else "",
             "keeper": self._keeper.step if self._keeper.step in _NEXT[state] else _NEXT[state],
         }
-        found = self._held() | {"line": self._line.step, "keeper": self._keeper.step}
-        if found != expected:
-            raise Differs(f"after {', '.join(taken)}\n  the model has    {expected}\n  the programs have {found}")
+        programs = self._held() | {"line": self._line.step, "keeper": self._keeper.step}
+        if programs != expected:
+            raise Differs(f"after {', '.join(taken)}\n  the model has    {expected}\n  the programs have {programs}")
 
     def _held(self) -> State:
         """Returns what Redis holds, in the words of the model, and whether the API would honour the key."""
@@ -319,12 +319,12 @@ async def check(configuration: str, redis: RedisService, changes: int = 3) -> Ta
     """Let the programs take a step of each case of a configuration with so many events of the organization. Raises
     Differs.
     """
-    found = graph.of_configuration(configuration, Changes=changes)
+    model = graph.of_configuration(configuration, Changes=changes)
     access = Access(redis, events(tombstone=configuration == "tombstone"))
     walks = steps = 0
     try:
-        for walk in graph.walks(found, case):
-            await access.walk(found, walk)
+        for walk in graph.walks(model, case):
+            await access.walk(model, walk)
             walks, steps = walks + 1, steps + len(walk)
     finally:
         await access.close()

@@ -107,10 +107,6 @@ OF_ACCESS = (
         "tombstone", "", "put_api_key.lua: `is_newer`",
         partial(_lua, scripts.put_api_key, r"local newer = is_newer\(.*", "local newer = true"),
     ),
-    Defect(
-        "tombstone", "", "key_record.lua: `only_replace`",
-        partial(_lua, scripts.put_api_key, r" and not only_replace", ""),
-    ),
 )  # fmt: skip
 """Each is found (`python -m tests.model`)."""
 

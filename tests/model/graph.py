@@ -44,11 +44,11 @@ def of_configuration(name: str, **constants: int) -> Graph:
 
 def state(text: str) -> State:
     """Returns the variables of a state in TLC's notation. A sequence is a tuple, and a function is a dictionary."""
-    found = {}
+    variables = {}
     for line in text.removeprefix("/\\ ").split("\n/\\ "):
         name, _, value = line.partition(" = ")
-        found[name] = _parsed(value)
-    return found
+        variables[name] = _parsed(value)
+    return variables
 
 
 @cache
@@ -87,10 +87,10 @@ def walks(graph: Graph, case: Callable[[State, Step, State], Hashable | None]) -
     is None.
     """
     cases = {
-        (state, step): found
+        (state, step): name
         for state, steps in graph.steps.items()
         for step in steps
-        if (found := case(graph.states[state], step, graph.states[step.to])) is not None
+        if (name := case(graph.states[state], step, graph.states[step.to])) is not None
     }
     ways: dict[int, tuple[int, Step] | None] = {graph.first: None}
     for state in (order := [graph.first]):

@@ -72,8 +72,8 @@ def reached(module: Path, lines: str, configuration: str) -> str:
         chosen = Path(scratch) / f"{module.stem}.cfg"
         chosen.write_text(configuration, "utf-8")
         (Path(scratch) / "lines.tla").write_text(lines, "utf-8")
-        for each in (module, *MODELS.glob("*.tla")):
-            shutil.copy(each, scratch)
+        for file in (module, *MODELS.glob("*.tla")):
+            shutil.copy(file, scratch)
         return _run(module.stem, chosen, Path(scratch), 1, folder=Path(scratch)).output
 
 

@@ -51,7 +51,8 @@ Shows == /\ line < Len(Traces[trace])
 (* The steps between the lines. Each is taken as late as possible: before the next line of its program, or before the
    control record changes.                                                                                            *)
 Coming == {PartOf(Traces[trace][i].copies[s]) :
-             <<i, s>> \in {<<j, t>> \in ((line + 1)..Len(Traces[trace])) \X Shards : Traces[trace][j].copies[t].incarnation # 0}}
+             <<i, s>> \in {<<j, t>> \in ((line + 1)..Len(Traces[trace])) \X Shards :
+                             Traces[trace][j].copies[t].incarnation # 0}}
 Will == Following.will
 IsOf(p) == Following.who = p
 Changes(s) == LET before == Last.copies[s]
@@ -69,27 +70,45 @@ Begins == /\ \E o \in Operators : op[o].pc = "none"
              \/ Finish(Idle) /\ Only(Idle) /\ op'[Idle].part \in Coming
 
 (* A write that changes nothing. *)
-Stale(p) == /\ session[p].pc = "write"
-            /\ LET i == CHOOSE i \in session[p].todo : \A j \in session[p].todo : i <= j
-                   e == EntityOf(i)
-               IN /\ At(e) \in session[p].open
-                  /\ \A g \in Target(p) : docs[g][e].version >= i
-                  /\ session' = [session EXCEPT ![p].todo = @ \ {i}, ![p].pc =
+FirstOf(set) == CHOOSE i \in set : \A j \in set : i <= j
+IsStale(p) == IF session[p].pc # "write" THEN FALSE
+              ELSE LET e == EntityOf(FirstOf(session[p].todo))
+                   IN At(e) \in session[p].open /\ \A g \in Target(p) : docs[g][e].version >= FirstOf(session[p].todo)
+Stale(p) == /\ IsStale(p)
+            /\ LET i == FirstOf(session[p].todo)
+               IN /\ session' = [session EXCEPT ![p].todo = @ \ {i}, ![p].pc =
                        IF session[p].todo # {i} THEN @ ELSE IF p \in Operators THEN "fill" ELSE "others"]
             /\ UNCHANGED <<end, copies, docs, op, registered, decided, saved, born, made, spent>>
 
-Hidden ==
-  \/ Produce /\ (end < Following.end \/ \E p \in Writers : IsOf(p) /\ Will[p] > end)
+(* Steps that only make others possible are taken at once. *)
+IsReady(o) ==
+  CASE op[o].pc = "roll" -> Agreed /\ Stamp(Agreement) = Stamp(op[o].part)
+    [] op[o].pc = "fence" -> op[o].kind = "forget" /\ InTheWay(o) = {}
+    [] op[o].pc = "sweep" -> /\ Agreed /\ Stamp(Agreement) = Stamp(op[o].base)
+                             /\ \/ op[o].may # Shards \ op[o].swept
+                                \/ \A s \in Shards : op[o].g \in copies[s].swept
+    [] OTHER -> FALSE
+Ready == {o \in Operators : IsReady(o)}
+AtOnce == IF Ready # {} THEN LET o == CHOOSE o \in Ready : TRUE IN Counts(o) \/ Fenced(o) \/ Read(o) \/ Forget(o)
+          ELSE LET p == CHOOSE p \in Writers : IsOf(p) /\ IsStale(p) IN Stale(p)
+IsAtOnce == IF Ready # {} THEN TRUE ELSE \E p \in Writers : IF IsOf(p) THEN IsStale(p) ELSE FALSE
+
+Late ==
+  \/ Produce /\ \/ end < Following.end
+                \/ \E p \in Writers : IsOf(p) /\ Will[p] > end
+                \/ \E g \in Generations, e \in Entities : Following.docs[g][e] > end
   \/ \E p \in Writers :
        \/ IsLast(p) /\ (Open(p) \/ GiveUp(p))
        \/ IsOf(p) /\ \/ Poll(p) /\ session'[p].to \in {Will[p], end}
-                     \/ CoverOthers(p) \/ CoverHome(p) \/ Stale(p) \/ Reconnect(p) \/ Crash(p)
+                     \/ CoverOthers(p) \/ CoverHome(p) \/ Reconnect(p) \/ Crash(p)
        \/ InAnyWay(p) /\ Crash(p)
   \/ Begins
-  \/ WakeUp \/ \E s, t \in Shards : Changes(t) /\ Decides(s)
-  \/ \E o \in Operators : \/ Counts(o) \/ End(o) \/ Fenced(o) \/ Read(o) \/ Forget(o) \/ Replay(o) \/ Replayed(o)
+  \/ WakeUp
+  \/ Following.act = "empty" /\ \E s \in Shards : Decides(s)
+  \/ \E o \in Operators : \/ End(o) \/ Fenced(o) \/ Replay(o) \/ Replayed(o)
                           \/ Stale(o) \/ GiveUp(o)
                           \/ \E s \in Shards : Sweep(o, s)
+Hidden == IF IsAtOnce THEN AtOnce ELSE Late
 Shown == \/ Keeper
          \/ \E p \in Writers : Following.who \in {p, "o"} /\ (Write(p) \/ CoverOthers(p) \/ CoverHome(p))
          \/ \E o \in Operators : \/ Change(o) \/ Roll(o) \/ Write(o)

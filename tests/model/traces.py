@@ -11,9 +11,10 @@ from uuid import uuid4
 import msgspec
 
 from devstack.child import Child
+from devstack.waiting import wait_until
 from schemas import resources
 from schemas.control import GenerationId, Stamp, in_order, number_of, parse_generations
-from tests.harness import crm
+from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.projectors import HURRIED
 from tests.harness.services import Kafka
@@ -87,10 +88,14 @@ def read(path: Path) -> list[Line]:
 
 def check(traces: Sequence[Sequence[Line]]) -> list[Verdict]:
     """Let TLC explain these traces by the model. Its bounds are those of the traces. Raises JarsMissing, TlcFailed."""
+    if not traces:
+        return []
     translated = [Translation(trace) for trace in traces]
-    generations = max(len(each.generations) for each in translated) + 1
-    rows = [each.rows() for each in translated]
-    writers = [f"w{number}" for number in range(1, max(1, *(len(each.writers) for each in translated)) + 1)]
+    generations = max(len(translation.generations) for translation in translated) + 1
+    rows = [translation.rows() for translation in translated]
+    writers = [
+        f"w{number}" for number in range(1, max(1, *(len(translation.writers) for translation in translated)) + 1)
+    ]
     for row in chain(*rows):
         row["will"] = dict.fromkeys(writers, 0) | row["will"]
         row["docs"] += [dict.fromkeys(_ENTITIES, 0)] * (generations - len(row["docs"]))
@@ -98,9 +103,9 @@ def check(traces: Sequence[Sequence[Line]]) -> list[Verdict]:
     bounds = {
         "writers": tla(set(writers)),
         "operators": tla({f"o{number}" for number in range(1, _COMMANDS + 1)}),
-        "records": max(each.records for each in translated) + 1,
+        "records": max(translation.records for translation in translated) + 1,
         "generations": generations,
-        "nonces": tla(set(range(max(each.nonces for each in translated) + 1))),
+        "nonces": tla(set(range(max(translation.nonces for translation in translated) + 1))),
     }
     output = tlc.reached(_MODULE, lines, _CONFIGURATION.format(**bounds))
     explained = dict.fromkeys(range(1, len(traces) + 1), 0)
@@ -262,7 +267,13 @@ class Installation:
             self._projectors[0].resume()
 
     def lose(self, shard: int) -> None:
+        """Empty a shard, when the other one has its copy: what begins without any copy is not in the model."""
+        wait_until(self._has_copies, "each shard has a copy")
         self.recorder.empty([shard])
+
+    def _has_copies(self) -> bool:
+        copies = control.read_all(self.leadview.redis)
+        return bool(copies) and None not in copies.values()
 
     def settle(self) -> None:
         self.leadview.wait_until_served()

@@ -1,8 +1,8 @@
 """A model of Kafka, as far as the programs use it: brokers that share one state and speak the protocol with aiokafka.
 
 Partitions have leaders with epochs, a high watermark and a last stable offset; records are in batches. Compaction
-leaves the newest record of each key, and retention moves the first offset. Consumer groups rebalance as those of Kafka
-do. What is left out: replication between brokers (what is acknowledged is lost only if the world cuts a log off).
+leaves the newest record of each key. Consumer groups rebalance as those of Kafka do. What is left out: replication
+between brokers (what is acknowledged is never lost), retention, added partitions, topics that are created again.
 """
 
 import asyncio
@@ -154,13 +154,6 @@ class Log(Struct):
         self.leader = leader
         self.epochs.append((self.epochs[-1][0] + 1, self.end))
 
-    def cut_off(self, offset: int, leader: int) -> None:
-        """A new leader does not have what was acknowledged from this offset on."""
-        self.batches = [batch for batch in self.batches if batch.last < offset]
-        self.end = self.batches[-1].last + 1 if self.batches else self.first
-        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < self.end or epoch == 0]
-        self.lead(leader)
-
     def compact(self, *, forgets: Callable[[Entry], bool]) -> None:
         """Leave the newest record of each key, and of those that `forgets` names nothing."""
         newest = {entry.key: entry.offset for entry in self.entries()}
@@ -170,9 +163,6 @@ class Log(Struct):
                 if len(kept) < len(batch.entries):
                     batch.entries, batch._bytes = kept, b""
         self.batches = [batch for batch in self.batches if batch.entries or isinstance(batch, Marker)]
-
-    def delete_all(self) -> None:
-        self.batches, self.first = [], self.end
 
     def entries(self) -> Iterator[Entry]:
         """Yields what readers of committed records get by the end of all transactions."""
@@ -308,13 +298,10 @@ class Cluster:
         for partition in self.partitions(topic):
             del self.logs[partition]
         self.ids[topic] = urlsafe_b64encode(self.loop.random.randbytes(16)).decode().rstrip("=")
-        self.raise_to(topic, partitions)
+        for number in range(partitions):
+            self.logs[Partition(topic, number)] = Log(1 + number % len(self.hosts))
         for members in self.groups.values():
             members.offsets = {at: stored for at, stored in members.offsets.items() if at[0] != topic}
-
-    def raise_to(self, topic: str, partitions: int) -> None:
-        for number in range(len(self.partitions(topic)), partitions):
-            self.logs[Partition(topic, number)] = Log(1 + number % len(self.hosts))
 
     def append(self, at: Partition, messages: Sequence[Message], producer: int = -1) -> list[Entry]:
         """Append records in one batch, and wake up those who wait for records."""

@@ -26,6 +26,7 @@ from projector.upkeep.as_of import DataAsOf
 from runtime.redis.connection import Connection
 from schemas.control import parse_generation
 from tests.simulation.bridge import Server
+from tests.simulation.faults import FAULTS
 from tests.simulation.run import Outcome, scenario_of, simulate
 
 _STEPS, _MOST_SEEDS = 2, 20
@@ -33,12 +34,13 @@ _STEPS, _MOST_SEEDS = 2, 20
 
 class Defect(Struct, frozen=True):
     """`lua` has a pattern and its replacement, in the text of scripts as Redis gets it; `put` a place in the program,
-    and what takes its place. `faults` are those that show it, and `seed` is a world that has found it.
+    and what takes its place. `faults` are those that show it, and `seed` is a world that has found it; None if none has
+    yet.
     """
 
     name: str
     faults: str
-    seed: int
+    seed: int | None
     lua: tuple[str, str] | None = None
     put: tuple[Any, str, Any] | None = None
     steps: int = _STEPS
@@ -98,13 +100,13 @@ DEFECTS = (
     Defect(
         "an older version replaces a newer one",
         "projector-cut,projector-zombie",
-        1,
+        None,
         (r"return new_version > version or", "return true or"),
     ),
     Defect(
         "a tombstone that is read again deletes what came after it",
         "projector-cut,projector-zombie",
-        1,
+        None,
         (r"after = new_offset > offset", "after = true"),
     ),
     Defect(
@@ -128,7 +130,7 @@ DEFECTS = (
     Defect(
         "Data-As-Of does not wait for the positions",
         "projector-suspended,projector-zombie,kafka-slow",
-        1,
+        2,
         (r"moment = is_late and 0 or", "moment ="),
     ),
     Defect("a revoked key is served", "compacted", 1, (r"if expiry > 0 and expiry \* 1000 <= now", "if false")),
@@ -136,14 +138,14 @@ DEFECTS = (
     Defect(
         "an organization that was created again is served at once",
         "compacted",
-        1,
+        None,
         (r"if job == \d+ then return", "if false then return"),
         steps=6,
     ),
     Defect(
         "a request that waits does not notice that its key was revoked",
         "compacted",
-        3,
+        None,
         (r"refusal and '[^']*' or", ""),
         steps=6,
     ),
@@ -161,14 +163,14 @@ DEFECTS = (
     ),
     Defect(
         "markers at the readable end are never passed",
-        "transaction-open",
+        "compacted",
         1,
         put=(Positions, "pass_markers", _async()),
     ),
     Defect(
         "a restart of Redis between writes and their checkpoint is not noticed",
         "redis-went-back",
-        1,
+        None,
         put=(ReplicationEpoch, "check", _async()),
         steps=6,
     ),
@@ -189,13 +191,13 @@ DEFECTS = (
     Defect(
         "a caller that gives up leaves the queue of replies",
         "api-slow,api-cut",
-        1,
+        None,
         put=(Connection, "_fail_late", _forget_late),
     ),
     Defect(
         "the moment of a sample is later than its end offsets",
         "kafka-slow,projector-slow",
-        1,
+        None,
         put=(DataAsOf, "_store", _store_later),
         steps=6,
     ),
@@ -205,7 +207,7 @@ DEFECTS = (
     Defect(
         "records of a deleted organization are written",
         "compacted",
-        1,
+        None,
         (r"is_deleted = organization and #organization == \d+", "is_deleted = false"),
         steps=6,
     ),
@@ -222,10 +224,10 @@ DEFECTS = (
     Defect("a line asks for records once in two seconds", "compacted", 2, put=(Source, "poll", _poll_late), steps=4),
     Defect(
         "a connection is not confirmed once more when all writers were closed",
-        "redis-emptied,projector-reset",
-        1,
+        ",".join(FAULTS),
+        3,
         put=(ReplicationEpoch, "check", _check_once),
-        steps=4,
+        steps=6,
     ),
 )
 
@@ -260,7 +262,8 @@ def world_with(server: Server, defect: Defect, seed: int) -> Outcome:
 
 def found(server: Server, defect: Defect, most: int = _MOST_SEEDS) -> Outcome | None:
     """Returns the first of so many worlds that finds a defect."""
-    for seed in range(defect.seed, defect.seed + most):
+    first = 1 if defect.seed is None else defect.seed
+    for seed in range(first, first + most):
         outcome = world_with(server, defect, seed)
         if not outcome.is_right:
             return outcome

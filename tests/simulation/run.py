@@ -42,7 +42,7 @@ _WAIT, _WAITING_SHARE = 2, 3
 """In one of three worlds, a further reader waits so many seconds for changes."""
 _OPERATED_SHARE = 2
 """In one of two worlds, an operator rebuilds, promotes, rolls back and drops."""
-_TICK_SECONDS = 0.1
+_TICK_SECONDS, _LAST_PRODUCER = 0.1, 10_001
 _LOGGED = ("line", "error", "partitions", "reason")
 
 
@@ -155,6 +155,9 @@ async def _story(world: World, scenario: Scenario, readers: Sequence[Reader]) ->
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    for at, log in world.cluster.logs.items():  # each partition ends with the marker of a transaction
+        world.cluster.append(at, [core.never(resources.LEAD)], _LAST_PRODUCER)
+        log.finish(_LAST_PRODUCER, commits=False)
     await world.catch_up()
     world.wrong += [str(task.exception()) for task in tasks if not task.cancelled() and task.exception()]
     await _judge(world, operator)

@@ -95,12 +95,12 @@ IsAtOnce == IF Ready # {} THEN TRUE ELSE \E p \in Writers : IF IsOf(p) THEN IsSt
 
 Late ==
   \/ Produce /\ \/ end < Following.end
-                \/ \E p \in Writers : IsOf(p) /\ Will[p] > end
+                \/ \E p \in Writers : IsOf(p) /\ (Will[p] > end \/ Following.most[p] > end)
                 \/ \E g \in Generations, e \in Entities : Following.docs[g][e] > end
   \/ \E p \in Writers :
-       \/ IsLast(p) /\ (Open(p) \/ GiveUp(p))
-       \/ IsOf(p) /\ \/ Poll(p) /\ session'[p].to \in {Will[p], end}
-                     \/ CoverOthers(p) \/ CoverHome(p) \/ Reconnect(p) \/ Crash(p)
+       \/ IsLast(p) /\ (Open(p) \/ GiveUp(p) \/ CoverOthers(p) \/ CoverHome(p))
+       \/ IsOf(p) /\ \/ Poll(p) /\ session'[p].to \in {Will[p], Following.most[p], end}
+                     \/ Reconnect(p) \/ Crash(p)
        \/ InAnyWay(p) /\ Crash(p)
   \/ Begins
   \/ WakeUp

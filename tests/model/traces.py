@@ -97,7 +97,8 @@ def check(traces: Sequence[Sequence[Line]]) -> list[Verdict]:
         f"w{number}" for number in range(1, max(1, *(len(translation.writers) for translation in translated)) + 1)
     ]
     for row in chain(*rows):
-        row["will"] = dict.fromkeys(writers, 0) | row["will"]
+        for name in ("will", "most"):
+            row[name] = dict.fromkeys(writers, 0) | row[name]
         row["docs"] += [dict.fromkeys(_ENTITIES, 0)] * (generations - len(row["docs"]))
     lines = f"---- MODULE lines ----\nEXTENDS Integers\nTraces == {tla(rows)}\n====\n"
     bounds = {
@@ -152,6 +153,7 @@ class Translation:
             "end": line.acknowledged,
             "acts": {self.writers[later.program] for later in self._trace[number:] if later.program in self.writers},
             "will": {name: self._will(number, program) for program, name in self.writers.items()},
+            "most": {name: self._most(number, program) for program, name in self.writers.items()},
             "copies": dict(zip(_SHARDS, map(self._copy, line.copies), strict=True)),
             "docs": documents,
         }
@@ -163,6 +165,16 @@ class Translation:
                 own = zip(before.copies, line.copies, strict=True)
                 return max(_position(copy) for former, copy in own if copy != former)
         return 0
+
+    def _most(self, number: int, program: str) -> int:
+        """Returns the newest record that this program writes before it stores a position, from this line on."""
+        newest = 0
+        for before, line in zip(self._trace[number - 1 :], self._trace[number:], strict=False):
+            if line.program == program and line.act == "checkpoint":
+                break
+            if line.program == program and line.documents != before.documents:
+                newest = max(newest, *(version for shard in line.documents for version in shard.values()))
+        return newest
 
     def _nonce(self, stamp: Stamp) -> int:
         return 1 + [other for other in self._stamps if other.epoch == stamp.epoch].index(stamp)

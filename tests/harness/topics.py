@@ -69,6 +69,12 @@ class Topics:
         # The former ones do not know the new partitions yet.
         self._producer, self.admin = self._new_producer(), admin(self.kafka.bootstrap_servers)
 
+        def are_known() -> bool:
+            found = self._producer.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic]
+            return len(found.partitions) == number
+
+        wait_until(are_known, "the new partitions are known")  # the brokers learn of them one after the other
+
     @contextmanager
     def consumed(self, kind: resources.Kind, group: str) -> Iterator[None]:
         """Let somebody with a console consumer be a member of a group until the block ends."""

@@ -151,8 +151,8 @@ def test_doctor_names_the_rights_that_a_user_lacks(with_users: Leadview, users_r
     of_api().ends(1, "the user leadview-api lacks hmget (key lv3…): grant it")
 
 
-_WORDS = {"auth", "count", "head", "kill", "list", "load", "match", "maxlen", "setname", "slots"}
-"""What stands in commands beside their names; AUTH needs no right, and HEAD is HTTP."""
+_WORDS = {"auth", "count", "head", "kill", "list", "load", "match", "maxlen", "post", "setname", "slots"}
+"""What stands in commands beside their names; AUTH needs no right, and HEAD and POST are HTTP."""
 
 
 @pytest.mark.parametrize(

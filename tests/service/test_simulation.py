@@ -2,10 +2,7 @@
 
 import sys
 
-import pytest
-
 from tests.harness.programs import printed_by
-from tests.simulation.defects import DEFECTS
 
 _SIMULATE = (sys.executable, "-m", "tests.simulation")
 
@@ -21,11 +18,3 @@ def test_a_seed_repeats_every_command_in_another_process() -> None:
         for _ in range(2)
     }
     assert len(digests) == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "number", [pytest.param(number, id=defect.name) for number, defect in enumerate(DEFECTS) if defect.seed]
-)
-def test_planted_defect_is_found(number: int) -> None:
-    printed_by([*_SIMULATE, "--planted", str(number), "--kept"])

@@ -220,7 +220,7 @@ def _created(change: Callable[[State], State]) -> Callable[[], AbstractContextMa
 
 OF_CONTROL = (
     ControlDefect(
-        "version", "layout.lua: `is_newer`",
+        "version", "heads.lua: `is_newer`",
         partial(_lua, scripts.put_leads, r"local newer = stored == '' or is_newer\(.*", "local newer = true"), _version,
     ),
     ControlDefect(

@@ -41,7 +41,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from api.errors import ApiError, BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
-from api.request import REPEATED, Request, Response, encode_head, error_response, request_id
+from api.request import REPEATED, TOKEN_CHARACTERS, Request, Response, encode_head, error_response, request_id
 from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
@@ -66,7 +66,7 @@ _END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
 _VERSION_LENGTH = 11
-_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}(?= |\Z)")
+_METHOD = re.compile(TOKEN_CHARACTERS + rb"{1,64}(?= |\Z)")
 """A method, or the beginning of one. Without a limit, one that comes byte by byte would be read as often."""
 _KNOWN_METHOD = b"POST"
 _CACHED_HOSTS = 16

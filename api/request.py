@@ -36,7 +36,9 @@ _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 _OWN_ETAG = re.compile(rb"[0-9a-f]{24}")
 _CODING = re.compile(rb"(?:--?|;)(?:gzip|x-gzip|br|zstd|deflate|compress|x-compress|dcb|dcz)$", re.IGNORECASE)
 """The end that a proxy which compresses bodies appends to an ETag, as Apache and Jetty do."""
-_is_token = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+TOKEN_CHARACTERS = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+"""What names of headers and methods consist of (RFC 9110, section 5.6.2)."""
+_is_token = re.compile(TOKEN_CHARACTERS + b"+").fullmatch
 _OF_PREFLIGHT = {b"origin", b"access-control-request-method"}
 _MOST_HOPS = 32
 _IPV6_NETWORK_BYTES = 8

@@ -47,6 +47,15 @@ class Row(Struct, frozen=True, kw_only=True):
 
 _AWAY = (503, "service_unavailable")
 _LATE = ("FreshnessBurnsFast", "Stale")
+_BAD_CERTIFICATE = Row(
+    sign="Every request gets 503; `status`: no worker of the API is ready, … certificate verify failed",
+    command="renew the certificate of Redis, or add its new CA to `LEADVIEW_REDIS_TLS_CA_FILE`, without a restart",
+    problems=("no_projector", "api_unavailable"),
+    reported=("redis_unknown",),
+    ready=False,
+    answer=_AWAY,
+    alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
+)
 
 ROWS: dict[str, Row] = {
     "no projector": Row(
@@ -272,24 +281,8 @@ ROWS: dict[str, Row] = {
         reported=("redis_unknown",),
         alerts=("NoProjector", *_LATE, "NotMeasured"),
     ),
-    "Redis has a certificate of another CA": Row(
-        sign="Every request gets 503; `status`: no worker of the API is ready, … certificate verify failed",
-        command="renew the certificate of Redis, or add its new CA to `LEADVIEW_REDIS_TLS_CA_FILE`, without a restart",
-        problems=("no_projector", "api_unavailable"),
-        reported=("redis_unknown",),
-        ready=False,
-        answer=_AWAY,
-        alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
-    ),
-    "the certificate of Redis has expired": Row(
-        sign="Every request gets 503; `status`: no worker of the API is ready, … certificate verify failed",
-        command="renew the certificate of Redis, or add its new CA to `LEADVIEW_REDIS_TLS_CA_FILE`, without a restart",
-        problems=("no_projector", "api_unavailable"),
-        reported=("redis_unknown",),
-        ready=False,
-        answer=_AWAY,
-        alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
-    ),
+    "Redis has a certificate of another CA": _BAD_CERTIFICATE,
+    "the certificate of Redis has expired": _BAD_CERTIFICATE,
     "the projectors' password is changed in Kafka": Row(
         sign="`status`: Kafka refuses the user … or its password; what is stored is served",
         command="correct `LEADVIEW_KAFKA_SASL_PASSWORD` of the projectors, or its file, or the user in Kafka",

@@ -333,7 +333,9 @@ async def _replay_all(writing: Writing, members: Mapping[str, list[str]], read_a
         except Superseded as error:
             logger.warning("a job is left to newer programs", extra={"job": jobs[0].members[0], "error": str(error)})
             return
-        for job in jobs if count is not None else ():
+        if count is None:
+            return
+        for job in jobs:
             logger.info(
                 "the records of a recreated organization were applied again",
                 extra={"organization": job.organization_id, "records": count},

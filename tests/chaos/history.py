@@ -6,7 +6,8 @@ organization. Its history is a row of states; the first one, before anything was
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -166,6 +167,18 @@ class History(Struct):
     outages: list[Outage] = field(default_factory=list)
     caught_up: list[CaughtUp] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
+
+    @contextmanager
+    def losing(self, back_to: float = -inf, organizations: frozenset[str] | None = None) -> Iterator[Loss]:
+        """In this block Redis loses what it acknowledged since `back_to`, of these organizations (None: of all). If all
+        is lost, and what is left is dark until it is filled again, it holds at the end all that the topics held.
+        """
+        loss = Loss(now(), inf, back_to, organizations=organizations)
+        yield loss
+        loss.ended_at = now()
+        self.losses.append(loss)
+        if loss.is_refilled:
+            self.caught_up.append(CaughtUp(loss.began_at, now()))
 
     def idle(self, begin: float, end: float) -> float:
         """Returns for how many seconds between these nothing happened although it could have: no fault was at work,

@@ -310,17 +310,10 @@ class World(Stage):
 
     @contextmanager
     def losing(self, back_to: float = -inf, organizations: frozenset[str] | None = None) -> Iterator[Loss]:
-        """In this block Redis loses what it acknowledged since `back_to`, of these organizations (None: of all). For
-        those that are named, 503 is right from now on until all is recovered. If all is lost, and what is left is dark
-        until it is filled again, it holds at the end all that the topics held.
-        """
-        loss = Loss(now(), inf, back_to, organizations=organizations)
-        self.unavailable(organizations or frozenset())
-        yield loss
-        loss.ended_at = now()
-        self.history.losses.append(loss)
-        if loss.is_refilled:
-            self.history.caught_up.append(CaughtUp(loss.began_at, now()))
+        """`History.losing`. For the organizations that are named, 503 is right from now on until all is recovered."""
+        with self.history.losing(back_to, organizations) as loss:
+            self.unavailable(organizations or frozenset())
+            yield loss
 
     def problems(self, **settings: object) -> list[str]:
         """Returns the kinds of the problems that `status` names now."""

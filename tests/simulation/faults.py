@@ -106,7 +106,7 @@ async def redis_went_back(world: World, random: Random) -> AsyncIterator[None]:
     yield
     world.unavailable()
     world.kill(world.server.process)
-    with world.losing(back_to):
+    with world.history.losing(back_to):
         world.server.go_back(held)
     await asyncio.sleep(random.choice((0.0, 0.001, 0.1, 1.0)))
     world.restart_redis()
@@ -115,7 +115,7 @@ async def redis_went_back(world: World, random: Random) -> AsyncIterator[None]:
 @asynccontextmanager
 async def redis_emptied(world: World, _: Random) -> AsyncIterator[None]:
     yield
-    with world.losing() as loss:
+    with world.history.losing() as loss:
         world.server.client.flushall()
         dark_from = last = world.loop.now
         until = last + 120.0

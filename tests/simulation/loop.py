@@ -118,7 +118,6 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self.random = Random(seed)
         self.now = 0.0
-        self.turns = 0
         self._numbers = count()
         self.outside = Process(self, "outside", 1)
         """Where the world itself works: nemesis, writer and readers."""
@@ -186,7 +185,6 @@ class Loop(asyncio.BaseEventLoop):
             self.now = now = soonest
             able.append(next_one)
         chosen = able[0] if len(able) == 1 else self.random.choice(able)
-        self.turns += 1
         chosen.turn(now, _SHORTEST + _LONGER * self.random.random())
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:

@@ -7,8 +7,7 @@ import asyncio
 import logging
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from random import Random
@@ -27,7 +26,7 @@ from projector.reference import Reference
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.chaos.core import ORGANIZATIONS, Change, Core, Stage, Writer
-from tests.chaos.history import CaughtUp, History, Loss, Outage
+from tests.chaos.history import CaughtUp, History, Outage
 from tests.harness import control
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
@@ -228,16 +227,6 @@ class World:
         group = self.settings.group_id
         lines = [self.cluster.groups[name] for name in (group, f"{group}.access")]
         return all(line.state == "Stable" and len(line.members) == len(self.projectors) for line in lines)
-
-    @contextmanager
-    def losing(self, back_to: float = -inf) -> Iterator[Loss]:
-        """In this block Redis loses what it acknowledged since `back_to`."""
-        loss = Loss(self.loop.now, inf, back_to)
-        yield loss
-        loss.ended_at = self.loop.now
-        self.history.losses.append(loss)
-        if loss.is_refilled:
-            self.history.caught_up.append(CaughtUp(loss.began_at, self.loop.now))
 
     def unavailable(self) -> None:
         """Note that from now on until all is recovered, 503 is right."""

@@ -6,7 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from ssl import SSLContext
+from pathlib import Path
+from ssl import SSLContext, get_default_verify_paths
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -26,6 +27,7 @@ from schemas.redis_url import Host, Kind, redis_url
 from schemas.settings import RedisSettings
 
 _ASK_SECONDS = 1.0
+_TLS_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password", "connection_class"}
 
 
@@ -66,6 +68,42 @@ class Login(Struct, frozen=True):
         return user if own_user is None else own_user, password if own_password is None else own_password
 
 
+class Tls:
+    """redis-py's options of TLS, and what connections need that have them."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        system = get_default_verify_paths().cafile
+        named = [options.get(name) for name in _TLS_FILES]
+        self._paths = [Path(path) for path in (*named, system) if path]
+        self._ready: tuple[object, SSLContext] | None = None
+
+    def files(self) -> object:
+        """Returns a value that differs from those before as soon as one of the files has changed."""
+        return [_identity(path) for path in self._paths]
+
+    def context(self) -> SSLContext:
+        """Returns what a connection needs, from the files as they are now. Raises AddressError.
+
+        It is set up again only if a file has changed. That takes 50 ms with the certificates of the system, the event
+        loop stands still meanwhile, and while Redis cannot be reached there are several attempts a second.
+        """
+        files = self.files()
+        if self._ready is None or self._ready[0] != files:
+            try:
+                self._ready = files, redis.asyncio.SSLConnection(**self.options).ssl_context.get()
+            except (OSError, RedisError, TypeError, ValueError) as error:
+                raise AddressError(f"TLS to Redis cannot be set up (LEADVIEW_REDIS_TLS_…): {error}") from error
+        return self._ready[1]
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None
+
+
 class Address(Struct, frozen=True):
     """One Redis server."""
 
@@ -73,8 +111,7 @@ class Address(Struct, frozen=True):
     port: int = 6379
     db: int = 0
     login: Login | None = None
-    tls: dict[str, Any] | None = None
-    """redis-py's options of TLS; None without TLS."""
+    tls: Tls | None = None
     must_be_master: bool = False
     """The server must confirm that it is a master: even one that Sentinels name may have been demoted a moment ago."""
 
@@ -83,13 +120,8 @@ class Address(Struct, frozen=True):
         return self.login.get_credentials() if self.login else ()
 
     def ssl_context(self) -> SSLContext | None:
-        """Returns what a connection needs for TLS, from the files as they are now. Raises AddressError."""
-        if self.tls is None:
-            return None
-        try:
-            return redis.asyncio.SSLConnection(**self.tls).ssl_context.get()
-        except (OSError, RedisError, TypeError, ValueError) as error:
-            raise AddressError(f"TLS to Redis cannot be set up (LEADVIEW_REDIS_TLS_…): {error}") from error
+        """Returns what a connection needs for TLS; None without TLS. Raises AddressError."""
+        return self.tls.context() if self.tls else None
 
     async def find(self) -> "Address":
         return self
@@ -114,8 +146,8 @@ class Access(Struct, frozen=True):
     """The name by which the Sentinels know the master."""
     db: int
     login: Login
-    tls: dict[str, Any] | None
-    """redis-py's options of TLS, for Sentinels as well; None without TLS."""
+    tls: Tls | None
+    """For Sentinels as well; None without TLS."""
 
     def server(self, host: Host) -> Address:
         """Returns the address of a server that holds documents."""
@@ -138,9 +170,9 @@ def access(settings: RedisSettings) -> Access:
             "ssl_certfile": settings.redis_tls_cert_file,
             "ssl_keyfile": settings.redis_tls_key_file,
         }
-        tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
-        tls |= {name: value for name, value in files.items() if value is not None}
-    if unusable := options.keys() - _SERVER_OPTIONS - (tls or {}).keys():
+        of_url = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        tls = Tls(of_url | {name: value for name, value in files.items() if value is not None})
+    if unusable := options.keys() - _SERVER_OPTIONS - (tls.options if tls else {}).keys():
         raise AddressError(
             f"LEADVIEW_REDIS_URL has options that cannot be used: {', '.join(sorted(unusable))}. "
             "It takes db and, with rediss://, ssl_ options."
@@ -172,7 +204,7 @@ def server_info(settings: RedisSettings) -> dict[str, Any]:
                 protocol=2,
                 driver_info=None,  # a user with the least rights may not set it
                 **options,
-                **(found.tls or {}),
+                **(found.tls.options if found.tls else {}),
             ) as client,
         ):
             info: Any = client.info("server")
@@ -213,6 +245,7 @@ class _Asked(ABC):
         self._access = access_
         self._longest = longest
         self._timeout = min(first, longest)
+        self._files = self._tls_files()
         self._client = self._opened()
 
     @abstractmethod
@@ -226,7 +259,16 @@ class _Asked(ABC):
     async def renew(self) -> None:
         """Ask over new connections from now on: those that exist may lead to servers that know nothing new."""
         await self.close()
+        self._files = self._tls_files()
         self._client = self._opened()
+
+    async def _renew_tls(self) -> None:
+        """Ask over new connections if a file of TLS has changed: redis-py's read it once, for all their attempts."""
+        if self._files != self._tls_files():
+            await self.renew()
+
+    def _tls_files(self) -> object:
+        return self._access.tls.files() if self._access.tls else None
 
     async def _failed(self) -> None:
         if self._timeout < self._longest:
@@ -243,7 +285,7 @@ class _Asked(ABC):
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
             "credential_provider": login,
-            **(self._access.tls or {}),
+            **(self._access.tls.options if self._access.tls else {}),
         }
 
 
@@ -252,6 +294,7 @@ class Sentinels(_Asked):
 
     async def find(self) -> Address:
         """Returns the address of the master. Raises Unavailable."""
+        await self._renew_tls()
         try:
             with _cancelled_if_told():
                 return self._access.server(await self._client.discover_master(self._access.master))
@@ -285,6 +328,7 @@ class SlotMap(_Asked):
 
         The node at `failed` is asked last.
         """
+        await self._renew_tls()
         # The hosts of the URL are asked last, unless they are asked anyway: redis-py makes nodes of them that it never
         # closes.
         others = [host for host in self._access.hosts if ClusterNode(*host).name not in self._client.startup_nodes]

@@ -643,7 +643,9 @@ def test_tls_files_are_read_only_for_an_encrypted_connection(tmp_path: Path) -> 
     settings = RedisSettings(
         redis_url="rediss://r", redis_tls_ca_file=certificate, redis_tls_cert_file=certificate, redis_tls_key_file=key
     )
-    assert access(settings).tls == {"ssl_ca_certs": certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
+    tls = access(settings).tls
+    assert tls
+    assert tls.options == {"ssl_ca_certs": certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
     assert access(RedisSettings(redis_url="redis://r", redis_tls_ca_file="/nothing")).tls is None
 
 
@@ -654,6 +656,36 @@ def test_tls_verifies_unless_the_url_says_otherwise() -> None:
         assert tls
         assert (tls.verify_mode, tls.check_hostname) == (verify_mode, not options)
         assert "secret" not in repr(found)
+
+
+def test_tls_is_set_up_again_only_when_a_file_has_changed(tmp_path: Path) -> None:
+    """It takes 50 ms with the certificates of a system, for which the event loop would stand still at each attempt."""
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for folder in (first, second):
+        folder.mkdir()
+        certificates.create(folder)
+    files = tmp_path / "mounted"  # as Kubernetes mounts a Secret: a link to a directory takes the place of another one
+    files.symlink_to(first)
+    found = address(
+        RedisSettings(
+            redis_url="rediss://r",
+            redis_tls_ca_file=str(files / "certificate.pem"),
+            redis_tls_cert_file=str(files / "certificate.pem"),
+            redis_tls_key_file=str(files / "key.pem"),
+        )
+    )
+    before = found.ssl_context()
+    assert before
+    assert found.ssl_context() is before
+    (tmp_path / "next").symlink_to(second)
+    (tmp_path / "next").rename(files)
+    after = found.ssl_context()
+    assert after
+    assert after is not before
+    (second / "key.pem").unlink()
+    with pytest.raises(AddressError, match="LEADVIEW_REDIS_TLS"):
+        found.ssl_context()
+    assert after.get_ca_certs() != before.get_ca_certs()
 
 
 @pytest.mark.parametrize(

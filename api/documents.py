@@ -105,6 +105,8 @@ class Documents:
         waiter: Waiter | None = None
         with ExitStack() as place:
             while True:
+                if waiter is not None:
+                    waiter.over.clear()  # what changes while Redis serves the request must not be missed
                 may_wait = is_honoured and now() < until
                 reply = await self._reply(worker, request, waits=may_wait and tags is None)
                 caller = request.caller
@@ -122,7 +124,6 @@ class Documents:
         the request has to be answered earlier, because its connection or the worker is about to end.
         """
         now = asyncio.get_running_loop().time
-        waiter.over.clear()
         if not (request.waits_no_longer or worker.waiting.has_ended):
             request.waits, began_at = waiter.over, now()
             with suppress(TimeoutError):

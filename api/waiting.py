@@ -1,8 +1,9 @@
 """Requests that wait until a record changes (`Prefer: wait`, RFC 7240).
 
-The worker looks at all requests that wait for one server, many in one call: it reads the ETags of their records, and
-whether their keys are still served. The more requests wait, the more rarely it looks, so that they cost Redis no more
-than 5 % of its time. A look only ends the wait: what is answered is read, checked and charged like any other request.
+The worker looks after all requests that wait for one server, many in one round trip: it reads the ETags of their
+records, and the records of their keys and organizations. The more requests wait, the more rarely it looks, so that they
+cost Redis no more than 5 % of its time. Whatever has changed only ends the wait: what is answered is read, checked and
+charged like any other request.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from api.redis.store import Store
+from api.redis.store import Standing, Store
 from api.request import Credentials
 from runtime.redis.errors import Unavailable
 from schemas.layouts import NO_ETAG
@@ -62,6 +63,8 @@ class Waiter(Struct, eq=False):
     resource: Resource
     record_id: str
     seen: bytes = NO_ETAG
+    standing: Standing | None = None
+    """What the last look has found. None until there was one: the request was checked before, and is checked again."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -116,12 +119,12 @@ class Waiting:
             await self.look()
 
     async def look(self) -> None:
-        """Wake those whose record has changed, those whose key is not served any more, and those whose server cannot be
-        asked. Each of them then finds out by itself why it was woken.
+        """Wake those whose record, key or organization has changed, those whose key has ended, and those whose server
+        cannot be asked. Each of them then finds out by itself why it was woken.
         """
-        # On a cluster, the records of an organization are in one slot, and a script may read those of one slot only.
+        # On a cluster, the records of an organization are in one slot, and a command may read those of one slot only.
         sharded = self._store.sharded
-        together = [sorted(waiters, key=_key_of) for waiters in self._waiters.values()] if sharded else [self._all()]
+        together = [[*waiters] for waiters in self._waiters.values()] if sharded else [self._all()]
         slices = (
             waiters[place : place + MOST_IN_A_CALL]
             for waiters in together
@@ -134,18 +137,17 @@ class Waiting:
     async def _look_at(self, slices: Iterator[list[Waiter]]) -> None:
         for waiters in slices:
             try:
-                etags = await self._store.look([(one.caller, one.resource, one.record_id) for one in waiters])
+                looks = await self._store.look([(one.caller, one.resource, one.record_id) for one in waiters])
             except Unavailable:
                 _wake(waiters)
             else:
-                _wake(one for one, etag in zip(waiters, etags, strict=True) if etag != one.seen)
+                for one, (etag, standing) in zip(waiters, looks, strict=True):
+                    if etag != one.seen or standing != one.standing or standing.ended:
+                        one.standing = standing
+                        one.over.set()
 
     def _all(self) -> list[Waiter]:
-        return [one for waiters in self._waiters.values() for one in sorted(waiters, key=_key_of)]
-
-
-def _key_of(waiter: Waiter) -> bytes:
-    return waiter.caller.key_record
+        return [one for waiters in self._waiters.values() for one in waiters]
 
 
 def _wake(waiters: Iterable[Waiter]) -> None:

@@ -191,15 +191,13 @@ NO_CONTACT = bytes(HASH_BYTES)
 NO_LEAD = bytes(FIRST_LEAD.stop - FIRST_LEAD.start)
 NO_ETAG = bytes(ETAG.stop - ETAG.start)
 """In place of the ETag of a record that does not exist."""
-NOT_SERVED = b"\xff" * len(NO_ETAG)
-"""In place of an ETag that is not read, because the key is refused."""
 _HEAD = Struct("<QQQ")
 _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
     *("PUT_LEAD_PREFIX", "PUT_CONTACT_PREFIX", "CONTACT_FORMAT", "STORED_HEAD"),
-    *("PARTITION", "RECORD_TIME", "NOWHERE", "NO_CONTACT", "NO_LEAD", "NO_ETAG", "NOT_SERVED"),
+    *("PARTITION", "RECORD_TIME", "NOWHERE", "NO_CONTACT", "NO_LEAD", "NO_ETAG"),
     *("PLAIN_BODY", "BUCKET_SPAN"),
     *(
         "HEAD",

@@ -36,8 +36,4 @@ def serve(
 
 
 @_folder.script
-def look(*, keys: Keys, organizations: Keys, documents: Keys, counts: Sequence[bytes]) -> None: ...
-
-
-@_folder.script
 def usage(*, uses: Key, records: Keys, seconds: int, counts: Sequence[UseRow]) -> None: ...

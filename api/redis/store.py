@@ -5,8 +5,7 @@ document is then read by itself, in parts.
 import asyncio
 import struct
 from collections.abc import Sequence
-from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,14 +23,35 @@ from runtime.redis.scripts import Command
 from schemas import names
 from schemas.control import GenerationId
 from schemas.gcra import Bucket, bucket
-from schemas.layouts import NO_ETAG, STATE_LIVE, Outcome
+from schemas.layouts import ETAG, KEY_EXPIRY, NO_ETAG, STATE_LIVE, Outcome
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
 _HEAD = struct.Struct("<HQIIQIIQB")
+_TIME = pack((b"TIME",))
+_ETAG = b"%d" % ETAG.start, b"%d" % (ETAG.stop - 1)
+"""The first and the last byte of the ETag of a document. The value of a deleted one ends before."""
 _ATTEMPTS = 3
 _PART_UNDER_WAY = 256
 """An organization has at most a 256th of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
+
+
+class Standing(NamedTuple):
+    """What decides whether a key is served: equal ones are served alike."""
+
+    key: bytes | None
+    organization: bytes | None
+    """The records of both; None if there is none."""
+    ended: bool
+    """The key does not exist, or is revoked or expired."""
+
+
+class Look(NamedTuple):
+    """What Redis has for a request that waits."""
+
+    etag: bytes
+    """That of the document; NO_ETAG if there is none."""
+    standing: Standing
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -78,6 +98,11 @@ def read_reply(reply: int | list[bytes], as_of: AsOf = UNKNOWN) -> Reply:
     moment, header = as_of
     fields: list[Any] = [*numbers, value, (), header if moment <= numbers[1] else b""]
     return Reply(*fields)
+
+
+def _has_ended(key: bytes | None, now: int) -> bool:
+    """Returns whether no organization is served with this record of a key. `now` is in ms since 1970."""
+    return key is None or 0 < int.from_bytes(key[KEY_EXPIRY], "little") <= now
 
 
 class Store:
@@ -137,26 +162,32 @@ class Store:
             raise Rebuilding("the records of a recreated organization are being applied again")
         return reply
 
-    async def look(self, watched: Sequence[tuple[Credentials, Resource, str]]) -> list[bytes]:
-        """Returns the ETag of each document, NO_ETAG if there is none, or NOT_SERVED if the key is not served any more.
-        Those of a key should follow each other. On a cluster, all are of one organization. Raises Unavailable.
+    async def look(self, watched: Sequence[tuple[Credentials, Resource, str]]) -> list[Look]:
+        """Returns what Redis has now for each key and document. On a cluster, all are of one organization. Raises
+        Unavailable.
         """
         tag = watched[0][0].organization_tag
         link = self._servers.link(tag)
         generation = self._serving.known(link, tag) or await self._serving.ask(link, tag)
-        by_key = [[*rows] for _, rows in groupby(watched, lambda row: row[0].key_record)]
-        command = scripts.look(
-            keys=[rows[0][0].key_record for rows in by_key],
-            organizations=[rows[0][0].organization for rows in by_key],
-            documents=[
-                names.document(resource, caller.organization, generation, record_id)
-                for caller, resource, record_id in watched
-            ],
-            counts=[b"%d" % len(rows) for rows in by_key],
-        )
-        reply = await self._servers.call(tag, *command.words(), script=scripts.look)
-        width = len(NO_ETAG)
-        return [reply[place : place + width] for place in range(0, len(reply), width)]
+        callers = {caller.key_record: caller for caller, _, _ in watched}
+        records = [name for caller in callers.values() for name in (caller.key_record, caller.organization)]
+        documents = [
+            names.document(resource, caller.organization, generation, record_id)
+            for caller, resource, record_id in watched
+        ]
+        packed = [_TIME, pack((b"MGET", *records)), *(pack((b"GETRANGE", name, *_ETAG)) for name in documents)]
+        replies = await link.connection.pipeline(packed)
+        for place, reply in enumerate(replies):
+            if isinstance(reply, ErrorReply):
+                replies[place], _ = await self._servers.retry(reply, link, tag, packed[place])
+        (seconds, microseconds), found, *etags = replies
+        now = int(seconds) * 1000 + int(microseconds) // 1000
+        pairs = zip(callers, found[::2], found[1::2], strict=True)
+        standings = {name: Standing(key, organization, _has_ended(key, now)) for name, key, organization in pairs}
+        return [
+            Look(etag or NO_ETAG, standings[caller.key_record])
+            for (caller, _, _), etag in zip(watched, etags, strict=True)
+        ]
 
     async def read_large(
         self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, queue: bytes

@@ -72,7 +72,7 @@ async def _add_nameless(store: Store, members: Iterable[str]) -> None:
 
 OF_ACCESS = (
     Defect(
-        "tombstone", "mark", "key_and_access.lua: `if job == JOB_REPLAY_BYTE`",
+        "tombstone", "mark", "serve.lua: `if job == JOB_REPLAY_BYTE`",
         partial(_lua, serve, r"\nif job == \d+ then return \d+ end", ""),
     ),
     Defect(

@@ -4,18 +4,16 @@ The clock is Redis's own, so a row says how many microseconds from now a bucket 
 """
 
 import struct
-from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from api.redis import scripts
 from api.redis.scripts import serve
 from api.redis.store import Reply, read_reply
-from schemas import api_keys, layouts, names, resources
-from schemas.layouts import HEAD, JOB_DUE, JOB_REPLAY, LEAD_BODY, NO_ETAG, NOT_SERVED, WHOLE, Outcome
+from schemas import api_keys, names, resources
+from schemas.layouts import HEAD, JOB_DUE, JOB_REPLAY, LEAD_BODY, WHOLE, Outcome
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 
@@ -44,18 +42,6 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
         etags=tags,
     )
     return read_reply(records.client.eval(serve.text, len(command.keys), *command.keys, *command.arguments))
-
-
-def look(records: Records, *waiting: tuple[Caller, Sequence[bytes]]) -> list[bytes]:
-    """Returns what `look.lua` says about the documents of each caller."""
-    command = scripts.look(
-        keys=[names.api_key(caller.name, api_keys.key_hash(caller.key)) for caller, _ in waiting],
-        organizations=[caller.name for caller, _ in waiting],
-        documents=[document for _, documents in waiting for document in documents],
-        counts=[b"%d" % len(documents) for _, documents in waiting],
-    )
-    reply: Any = records.client.eval(scripts.look.text, len(command.keys), *command.keys, *command.arguments)
-    return [reply[place : place + len(ETAG)] for place in range(0, len(reply), len(ETAG))]
 
 
 def remaining(reply: Reply) -> tuple[int, int]:
@@ -188,7 +174,7 @@ def test_the_answers_and_what_is_charged(
     tags: list[bytes],
 ) -> None:
     """The key expires after `expires_in` milliseconds by the clock of Redis, and never with 0; None: there is no key.
-    The lead has this state, and is not there with an empty one. `look.lua` refuses the same keys.
+    The lead has this state, and is not there with an empty one.
     """
     caller = Caller()
     if expires_in is not None:
@@ -213,8 +199,6 @@ def test_the_answers_and_what_is_charged(
     else:
         assert remaining(reply) == (100 - charged, 300 - charged)
     assert records.client.exists(*bucket_names(caller)) == 2 * charged
-    etag = NOT_SERVED if refused else ETAG if lead == b"L" else NO_ETAG
-    assert look(records, (caller, [name or b"none"])) == [etag]
 
 
 def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
@@ -229,18 +213,6 @@ def test_nothing_is_served_while_the_records_of_an_organization_are_applied_agai
     name = lead_name(records, caller)
     records.client.setrange(caller.name, JOB_DUE.start, JOB_REPLAY)
     assert run(records, caller, name) == Reply(Outcome.BEING_APPLIED)
-    assert look(records, (caller, [name])) == [NOT_SERVED]
-
-
-def test_a_look_says_of_each_request_what_holds_for_its_own_key(records: Records) -> None:
-    first, revoked, last = records.caller(), records.caller(), records.caller()
-    own = {caller.key: lead_name(records, caller) for caller in (first, revoked, last)}
-    records.revoke(revoked.key)
-    etag = records.read(own[first.key])[layouts.ETAG]
-    rows = [(first, 2), (revoked, 2), (first, 1), (last, 3)]
-    assert look(records, *((caller, [own[caller.key], b"none"] * count) for caller, count in rows)) == [
-        NOT_SERVED if caller is revoked else each for caller, count in rows for each in [etag, NO_ETAG] * count
-    ]
 
 
 @pytest.mark.parametrize(

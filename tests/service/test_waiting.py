@@ -5,7 +5,8 @@ import math
 import os
 import signal
 import socket
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +15,13 @@ import pytest
 
 from api import waiting
 from api.documents import Documents
-from api.errors import NoSuchRecord
+from api.errors import AccessDisabled, NoSuchRecord
 from api.redis.links import links
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import Request, credentials
 from api.worker import Worker
+from devstack.waiting import PATIENCE_SECONDS
 from schemas import api_keys, names, resources
 from tests.harness import control, crm
 from tests.harness.api_server import (
@@ -39,7 +41,7 @@ from tests.harness.api_server import (
     running_api_process,
 )
 from tests.harness.projection import Projection
-from tests.harness.records import Records
+from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, calls_of
 from tests.harness.waiting import eventually
 
@@ -74,10 +76,16 @@ def asking(served: ApiServer, prefer: str = LONG, etag: str | None = None, **mor
     return asyncio.create_task(asyncio.to_thread(served.get, PATH, key=crm.KEY, headers=headers, **more))
 
 
+def waiting_request(prefer: bytes = LONG.encode()) -> Request:
+    """Returns one that waits until the lead is deleted."""
+    headers = {b"authorization": f"Bearer {crm.KEY}".encode(), b"prefer": prefer, b"if-none-match": b"*"}
+    return Request(b"", "GET", PATH.encode(), headers, last_segment=crm.LEAD)
+
+
 async def waits(projection: Projection) -> None:
     """Returns when the API looks after a request that waits."""
-    before = calls_of(projection.client, "evalsha")
-    await eventually(lambda: calls_of(projection.client, "evalsha") > before + 3, "a request waits")
+    before = calls_of(projection.client, "getrange")
+    await eventually(lambda: calls_of(projection.client, "getrange") > before + 3, "a request waits")
 
 
 @pytest.fixture
@@ -284,24 +292,88 @@ async def test_a_look_at_many_keys_takes_few_calls_and_finds_the_one_that_is_rev
 ) -> None:
     """On a cluster, it takes one call for each organization. All others wait on."""
     service = request.getfixturevalue(kind)
+    async with watching(service) as watched:
+        with service.client() as client, ExitStack() as stack:
+            records = Records(client)
+            callers = [records.caller() for _ in range(KEYS)]
+            waiters = [waiter_of(caller) for caller in callers]
+            assert {stack.enter_context(watched.place(waiter)) for waiter in waiters} == {True}
+            assert await woken(watched, waiters) == waiters, "each is served once more: it was checked before the look"
+            assert await woken(watched, waiters) == []
+            records.revoke(callers[7].key)
+            before = None if watched._store.sharded else calls_of(client, "mget")
+            assert await woken(watched, waiters) == [waiters[7]]
+            assert before is None or calls_of(client, "mget") - before == math.ceil(KEYS / waiting.MOST_IN_A_CALL)
+
+
+async def test_each_look_wakes_those_whose_key_has_ended(redis_server: RedisService) -> None:
+    """Whatever it was before: a revoked key may have been active while the request was checked last."""
+    async with watching(redis_server) as watched:
+        with redis_server.client() as client:
+            records = Records(client)
+            kept, expired, revoked = (records.caller() for _ in range(3))
+            records.key(expired.key, expired.organization_id, expires_at=client.time()[0] * 1000 - 1)
+            records.revoke(revoked.key)
+            gone = Caller()
+            waiters = [waiter_of(caller) for caller in (kept, expired, revoked, gone)]
+            with ExitStack() as stack:
+                assert {stack.enter_context(watched.place(waiter)) for waiter in waiters} == {True}
+                assert await woken(watched, waiters) == waiters
+                assert await woken(watched, waiters) == waiters[1:]
+                records.organization(kept.organization_id, access=False)
+                assert await woken(watched, waiters) == waiters
+
+
+async def test_what_changes_while_redis_serves_the_request_ends_its_wait(
+    projection: Projection, redis_server: RedisService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look finds it before the reply to the request arrives."""
+    await applied(projection, *BEGIN, crm.lead(1))
+    settings = patient(redis_server.url)
+    control.complete_all(settings)
+    worker, is_late = Worker(settings), asyncio.Event()
+    serve = worker.store.serve
+
+    async def served_before(*arguments: Any, **named: Any) -> Any:
+        reply = await serve(*arguments, **named)
+        if is_late.is_set():
+            is_late.clear()
+            await applied(projection, crm.organization(3, api_access=False))
+            await waits(projection)
+        return reply
+
+    monkeypatch.setattr(worker.store, "serve", served_before)
+    monkeypatch.setattr(waiting, "_MOST_SECONDS", 10 * PATIENCE_SECONDS)
+    async with worker.running(None):
+        answer = asyncio.create_task(Documents(resources.LEAD).read(worker, waiting_request(b"wait=999")))
+        await waits(projection)
+        is_late.set()
+        await applied(projection, crm.organization(2))
+        with pytest.raises(AccessDisabled):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await answer
+
+
+@asynccontextmanager
+async def watching(service: RedisService) -> AsyncIterator[waiting.Waiting]:
+    """Yields those that wait at a worker of this Redis, which looks after them only if it is told to."""
     settings = patient(service.url)
     control.complete_all(settings)
     servers = links(settings)
-    watched = waiting.Waiting(Store(settings, servers, Serving(servers)))
-    with service.client() as client, ExitStack() as stack:
-        records = Records(client)
-        callers = [records.caller() for _ in range(KEYS)]
-        keys = [credentials(caller.authorization.encode()) for caller in callers]
-        waiters = [waiting.Waiter(key, resources.LEAD, crm.LEAD) for key in keys]
-        async with connected(servers):
-            assert {stack.enter_context(watched.place(waiter)) for waiter in waiters} == {True}
-            await watched.look()
-            assert not any(waiter.over.is_set() for waiter in waiters)
-            records.revoke(callers[7].key)
-            before = None if servers.sharded else calls_of(client, "evalsha")
-            await watched.look()
-            assert [waiter for waiter in waiters if waiter.over.is_set()] == [waiters[7]]
-            assert before is None or calls_of(client, "evalsha") - before == math.ceil(KEYS / waiting.MOST_IN_A_CALL)
+    async with connected(servers):
+        yield waiting.Waiting(Store(settings, servers, Serving(servers)))
+
+
+def waiter_of(caller: Caller) -> waiting.Waiter:
+    return waiting.Waiter(credentials(caller.authorization.encode()), resources.LEAD, crm.LEAD)
+
+
+async def woken(watched: waiting.Waiting, waiters: list[waiting.Waiter]) -> list[waiting.Waiter]:
+    """Returns those of them that a look wakes. They wait on."""
+    for waiter in waiters:
+        waiter.over.clear()
+    await watched.look()
+    return [waiter for waiter in waiters if waiter.over.is_set()]
 
 
 async def test_redis_that_is_lost_ends_a_wait(projection: Projection, served: ApiServer) -> None:
@@ -349,8 +421,7 @@ async def test_a_request_keeps_its_place_until_it_is_answered(
     settings = patient(redis_server.url)
     control.complete_all(settings)
     worker = Worker(settings)
-    headers = {b"authorization": f"Bearer {crm.KEY}".encode(), b"prefer": LONG.encode(), b"if-none-match": b"*"}
-    request = Request(b"", "GET", PATH.encode(), headers, last_segment=crm.LEAD)
+    request = waiting_request()
 
     async def take_the_place() -> None:
         is_admitted = False

@@ -236,12 +236,12 @@ def test_every_script_is_declared_and_in_the_table() -> None:
     declared = {
         (folder, script.name)
         for folder, of_program in (
-            ("api", (api.redis.scripts.serve, api.redis.scripts.look, api.redis.scripts.usage)),
+            ("api", (api.redis.scripts.serve, api.redis.scripts.usage)),
             ("projector", projector.redis.scripts.SCRIPTS),
         )
         for script in of_program
     }
-    parts = {"key_and_access", "heads", "contact_index", "evicted", "index_repair", "key_record", "order", "write_each"}
+    parts = {"heads", "contact_index", "evicted", "index_repair", "key_record", "order", "write_each"}
     written = {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
     assert declared == written, "declare it in projector/redis/scripts.py or api/redis/scripts.py"
     assert {path.name for path in LUA} - {script.path.name for script in scripts()} == {f"{part}.lua" for part in parts}

@@ -37,8 +37,20 @@ local key, organization, key_stored, stored =
 if not key then call('GET', KEYS.key) end
 if not organization then call('GET', KEYS.organization) end
 
-local organization_name = KEYS.organization
--- Here  key_and_access
+local job, access = nil, nil
+if organization and byte(organization) == STATE_LIVE then job, access = byte(organization, JOB_DUE, ACCESS) end
+-- Until its records have been applied again, any key and any document may be one from before the organization's delete.
+if job == JOB_REPLAY_BYTE then return BEING_APPLIED end
+
+-- The record of the key has to be of the organization in the names of all keys.
+if not key or sub(key, KEY_ORGANIZATION, KEY_ORGANIZATION_END) ~= sub(KEYS.organization, NAME_TAG, NAME_TAG_END) then
+  return KEY_REFUSED
+end
+-- 0 is never. A revoked key has the expiry 1, which is past.
+local expiry = unpack_bytes('<I6', key, KEY_EXPIRY)
+if expiry > 0 and expiry * 1000 <= now then return KEY_REFUSED end
+
+if access ~= ACCESS_ON_BYTE then return NO_ACCESS end
 
 local key_quota, key_window, quota, window = unpack_bytes('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 or quota == 0 then

@@ -34,7 +34,7 @@ _LEAST_SECONDS = 0.005
 """The shortest pause between two looks."""
 _SECONDS_EACH = 150e-6
 """Each request that waits adds this much to the time from the beginning of one look to the beginning of the next: Redis
-needs up to seven microseconds for each request. For `MOST` requests, the sum is three quarters of a second, because a
+needs some five microseconds for each request. For `MOST` requests, the sum is three quarters of a second, because a
 revoked key has to end a wait within one second. The pause between two looks is never less than `_LEAST_SECONDS`."""
 MOST_IN_A_CALL = 100
 """Maximum number of requests in one call: Redis does nothing else meanwhile."""

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer
@@ -35,6 +36,7 @@ from projector.kafka import sign_in
 from projector.kafka.sign_in import TokenUnavailable
 from projector.problem import KafkaDenies
 from projector.reason import KafkaKind, KafkaReason
+from runtime.tls import Tls
 from schemas.heartbeat import KafkaRight
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
@@ -135,12 +137,16 @@ def connection(settings: ProjectorSettings) -> dict[str, Any]:
         "security_protocol": settings.kafka_security_protocol,
     }
     if "SSL" in settings.kafka_security_protocol:
-        options["ssl_context"] = create_ssl_context(
-            cafile=settings.kafka_ssl_ca_file,
-            certfile=settings.kafka_ssl_cert_file,
-            keyfile=settings.kafka_ssl_key_file,
+        options["ssl_context"] = _tls(
+            settings.kafka_ssl_ca_file, settings.kafka_ssl_cert_file, settings.kafka_ssl_key_file
         )
     return options | sign_in.options(settings)
+
+
+@cache
+def _tls(ca: str | None, certificate: str | None, key: str | None) -> Tls:
+    """Returns what each connection takes its context from (`sign_in.py`)."""
+    return Tls((ca, certificate, key), partial(create_ssl_context, cafile=ca, certfile=certificate, keyfile=key))
 
 
 _CONNECT_SECONDS = 5.0

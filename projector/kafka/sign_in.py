@@ -1,9 +1,9 @@
-"""Signs in the Kafka clients of this process: each new connection uses the present password or token. It is kept alive
-as well (`runtime/keep_alive.py`).
+"""Signs in the Kafka clients of this process: each new connection uses the present password or token, and the present
+files of TLS. It is kept alive as well (`runtime/keep_alive.py`).
 
-aiokafka reads the password once, when a client is created. It treats a refused token as accepted, because the broker
-refuses it in the reply and not by an error code. And it waits for 40 s for an address that does not answer at all.
-`install` replaces its connections with ones that do none of this.
+aiokafka takes the password and TLS once, when a client is created. It treats a refused token as accepted, because the
+broker refuses it in the reply and not by an error code. And it waits for 40 s for an address that does not answer at
+all. `install` replaces its connections with ones that do none of this.
 
 A token for OAUTHBEARER comes from a token endpoint (OIDC, client credentials), or from a function that the settings
 name. It serves all connections of the process, and is replaced before it expires, and after a broker has refused it.
@@ -31,6 +31,7 @@ from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
 from runtime.keep_alive import keep_alive
+from runtime.tls import Tls
 from schemas import secret_files
 from schemas.settings import ProjectorSettings, TokenFunction, token_function
 
@@ -70,10 +71,14 @@ def install() -> None:
 
 
 class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    def __init__(self, *address: Any, sasl_plain_password: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, *address: Any, sasl_plain_password: str | None = None, ssl_context: Any = None, **options: Any
+    ) -> None:
         if isinstance(sasl_plain_password, Password):
             sasl_plain_password = Password.of(sasl_plain_password.settings)
-        super().__init__(*address, sasl_plain_password=sasl_plain_password, **options)
+        if isinstance(ssl_context, Tls):
+            ssl_context = ssl_context.context()
+        super().__init__(*address, sasl_plain_password=sasl_plain_password, ssl_context=ssl_context, **options)
 
     async def connect(self) -> Any:
         """Connect and sign in. Raises TimeoutError soon, because a client opens no other connection meanwhile."""

@@ -6,8 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from ssl import SSLContext, get_default_verify_paths
+from ssl import SSLContext
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -22,6 +21,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from runtime.keep_alive import OPTIONS
 from runtime.redis.errors import AddressError, Unavailable
+from runtime.tls import Tls
 from schemas import names, secret_files
 from schemas.redis_url import Host, Kind, redis_url
 from schemas.settings import RedisSettings
@@ -68,40 +68,18 @@ class Login(Struct, frozen=True):
         return user if own_user is None else own_user, password if own_password is None else own_password
 
 
-class Tls:
-    """redis-py's options of TLS, and what connections need that have them."""
+class RedisTls(Tls):
+    """TLS as redis-py sets it up with these options."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(map(options.get, _TLS_FILES), self._set_up)
         self.options = options
-        system = get_default_verify_paths().cafile
-        named = [options.get(name) for name in _TLS_FILES]
-        self._paths = [Path(path) for path in (*named, system) if path]
-        self._ready: tuple[object, SSLContext] | None = None
 
-    def files(self) -> object:
-        """Returns a value that differs from those before as soon as one of the files has changed."""
-        return [_identity(path) for path in self._paths]
-
-    def context(self) -> SSLContext:
-        """Returns what a connection needs, from the files as they are now. Raises AddressError.
-
-        It is set up again only if a file has changed. That takes 50 ms with the certificates of the system, the event
-        loop stands still meanwhile, and while Redis cannot be reached there are several attempts a second.
-        """
-        files = self.files()
-        if self._ready is None or self._ready[0] != files:
-            try:
-                self._ready = files, redis.asyncio.SSLConnection(**self.options).ssl_context.get()
-            except (OSError, RedisError, TypeError, ValueError) as error:
-                raise AddressError(f"TLS to Redis cannot be set up (LEADVIEW_REDIS_TLS_…): {error}") from error
-        return self._ready[1]
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-    return None
+    def _set_up(self) -> SSLContext:
+        try:
+            return redis.asyncio.SSLConnection(**self.options).ssl_context.get()
+        except (OSError, RedisError, TypeError, ValueError) as error:
+            raise AddressError(f"TLS to Redis cannot be set up (LEADVIEW_REDIS_TLS_…): {error}") from error
 
 
 class Address(Struct, frozen=True):
@@ -111,7 +89,7 @@ class Address(Struct, frozen=True):
     port: int = 6379
     db: int = 0
     login: Login | None = None
-    tls: Tls | None = None
+    tls: RedisTls | None = None
     must_be_master: bool = False
     """The server must confirm that it is a master: even one that Sentinels name may have been demoted a moment ago."""
 
@@ -146,7 +124,7 @@ class Access(Struct, frozen=True):
     """The name by which the Sentinels know the master."""
     db: int
     login: Login
-    tls: Tls | None
+    tls: RedisTls | None
     """For Sentinels as well; None without TLS."""
 
     def server(self, host: Host) -> Address:
@@ -171,7 +149,7 @@ def access(settings: RedisSettings) -> Access:
             "ssl_keyfile": settings.redis_tls_key_file,
         }
         of_url = {name: value for name, value in options.items() if name.startswith("ssl_")}
-        tls = Tls(of_url | {name: value for name, value in files.items() if value is not None})
+        tls = RedisTls(of_url | {name: value for name, value in files.items() if value is not None})
     if unusable := options.keys() - _SERVER_OPTIONS - (tls.options if tls else {}).keys():
         raise AddressError(
             f"LEADVIEW_REDIS_URL has options that cannot be used: {', '.join(sorted(unusable))}. "

@@ -73,7 +73,7 @@ lint: $(VENV)/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/git
 # of a change. The workflow `security` runs it each day.
 audit: $(VENV)/dev.stamp
 	$(call TOOL,build/audit) pip-audit==2.10.1
-	build/audit/bin/pip-audit --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements*.txt))
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements*.txt))
 
 # Publishes with Confluent's serializer, Debezium's outbox event router, the usual clients of Node.js and Java, and the SDKs
 # of CloudEvents, and checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.

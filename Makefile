@@ -33,9 +33,10 @@ include .ci/parts.mk
 run: $(VENV)/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
-# For each edit: the tests that need no server and no other program, in seconds.
+# For each edit: the tests that need no server and no other program, or those of one file.
+TESTS = tests/unit
 unit: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest tests/unit -m "not heavy and not long and not counted" --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest $(TESTS) -m "not heavy and not long and not counted" --numprocesses 2 --dist loadfile $(ARGS)
 
 # Five processes for two cores, because the tests wait for most of their time, for servers that start, fail and recover.
 # Without reordering, files with whole installations come first (tests/conftest.py), and the small files of tests/unit

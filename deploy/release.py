@@ -169,7 +169,7 @@ def _versions(root: Path, version: str) -> Iterator[str]:
     code = (root / "docs/generate/openapi.py").read_text("utf-8")
     document = orjson.loads((root / "api/openapi.json").read_bytes())["info"]["version"]
     if f'VERSION = "{document}"' not in code:
-        yield f"api/openapi.json has {document}, and the code another version: run `python -m docs.generate`."
+        yield f"api/openapi.json has {document}, and the code another version: run `.venv/bin/python -m docs.generate`."
 
 
 def _changelog(text: str, version: str) -> Iterator[str]:

@@ -22,8 +22,7 @@ In a live document follow:
               37  28 first lead: hash of the summary inside it, and its short id; zeros for none    65  body
     others:   34  body
 
-A body is JSON, or begins with another byte than `{` if it is compressed, which is called packed below
-(`schemas.compression`, `schemas.bodies`):
+A body is JSON, which begins with `{`, or packed: compressed (`schemas.compression`, `schemas.bodies`):
 
     lead:     a zero byte; then packed: the body without contact's id and summary, which are put in at 116, where JSON
               has the contact's id as well

@@ -23,14 +23,16 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
     lv3{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
     lv3{ledger}:rebuild:<generation>   hash: positions of the replay that fills a generation, and its end offsets
     lv3{ledger}:as-of              up to which moment everything that Kafka held is visible, in ms since 1970 (expires)
+    lv3{ledger}:complete           hash: the last sample that each topic has reached, in ms since 1970
+    lv3{ledger}:evictions          hash: how many keys each server had evicted when it was asked last
+    lv3{ledger}:erasures           hash: how far the pass of the erasures has come
     lv3{ledger}:history            stream: what operators did, the latest 1000 acts (`projector/ledger/acts.py`)
     lv3{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv3{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv3{ledger}:late-versions      hash: entities whose last record is not their newest, `<topic>:<message key>`, and a
                                    count of others, `<topic>`, each with the topic without its prefix
     lv3:latency                     hash: the latest latencies that each API worker measured
-    lv3:tasks                       set: jobs that must survive a crash, `erase <organization> <event>` and
-                                   `replay <organization> <event>` (`projector/upkeep/jobs.py`)
+    lv3:tasks                       set: jobs that must survive a crash (`projector/upkeep/jobs.py`)
     lv3:task:{<organization>}:<verb>  the projector that runs the job right now (expires)
     lv3:task:accept                 the process that changes which bad records are accepted (expires)
     lv3:task:compare:access         the projector that compares access with the topics right now (expires); and

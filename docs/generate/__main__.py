@@ -67,10 +67,12 @@ def _with_parts(page: str, texts: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write those that change, and print their names."""
     for path, text in files(ROOT).items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

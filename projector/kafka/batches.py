@@ -8,8 +8,8 @@ A record that cannot be read, or that exceeds a limit, is returned with `Record.
 read, one such record is returned for all of its offsets.
 
 aiokafka reads records much faster than this module, but it trusts them: it reads beyond the end of a batch whose fields
-are cut off, and builds every header, however many there are. So it gets only small records, with bytes behind them in
-which no field can continue. All other records are read here, and those on which it fails.
+are cut off, and builds every header, however many there are. So it gets only small records, followed by bytes that end
+each field. All other records are read here, and those on which it fails.
 """
 
 import logging

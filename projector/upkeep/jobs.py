@@ -3,7 +3,8 @@
     erase <organization> <event>    delete every key and dead letter of a deleted organization, in passes over the keys
     replay <organization> <event>   read the records of an organization that was recreated after a delete
 
-`<event>` is the head of the event that made the job due, in hex. So a later event of the organization adds another
+`<event>` is the head of the event that made the job due, in hex; without it, the job is to erase dead letters that were
+stored after the erasure. So a later event of the organization adds another
 member, which is not removed when an earlier job is finished.
 
 Any projector may run a job, and running one twice is harmless. It holds a lock, in the slot of the organization: only

@@ -11,8 +11,8 @@ never used again, whatever may still arrive on it.
 A caller that has waited too long fails alone while anything arrives, because the others may still get their replies.
 Only if nothing arrives, or if one reply takes much too long, the connection counts as dead.
 
-A *checked* command is answered together with the replies of a check, one command that Redis executes before it and one
-that it executes after it: the two stand around all checked commands of a write. So every caller learns, in the same
+A *checked* command is answered together with the replies to two others, its check: Redis executes one of them before
+all checked commands of a write, and the other one after them. So every caller learns, in the same
 round trip, the state of the server when it executed the command. The replies to a *pipeline* reach its caller together.
 """
 

@@ -32,10 +32,10 @@ def test_every_generated_file_is_up_to_date() -> None:
     generated = files(ROOT)
     for path, text in generated.items():
         name = path.relative_to(ROOT)
-        assert path.exists(), f"{name} is missing: run `python -m docs.generate`"
+        assert path.exists(), f"{name} is missing: run `.venv/bin/python -m docs.generate`"
         pairs = zip_longest(path.read_text("utf-8").splitlines(), text.splitlines())
         differing = [f"{name}:{number}" for number, (found, wanted) in enumerate(pairs, 1) if found != wanted]
-        assert not differing, f"{differing[0]} is out of date: run `python -m docs.generate`"
+        assert not differing, f"{differing[0]} is out of date: run `.venv/bin/python -m docs.generate`"
     assert set((ROOT / "docs" / "schemas").iterdir()) <= generated.keys(), "delete what nothing generates"
 
 

@@ -1,4 +1,4 @@
-"""Who may import whom (design, "Folders"), and what is written in one place only: read from the source."""
+"""Who may import whom (AGENTS.md, "Where things are"), and what is written in one place only: read from the source."""
 
 import ast
 import re

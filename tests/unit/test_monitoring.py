@@ -264,7 +264,7 @@ def test_labels_and_runbook_can_be_chosen(tmp_path: Path) -> None:
     ):
         assert chosen in text
         text = text.replace(chosen, default)
-    how = "write rules into docs/generate/rules.yaml, and run `python -m docs.generate`"
+    how = "write rules into docs/generate/rules.yaml, and run `.venv/bin/python -m docs.generate`"
     assert text == RULES.read_text("utf-8"), how
 
 

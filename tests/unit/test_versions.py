@@ -41,11 +41,12 @@ def test_documents_change_with_the_version_only() -> None:
     ordered = sorted(documents.items(), key=lambda item: (item[0][0].topic, item[0][2]))
     found = hashlib.sha256(b"\n".join(document for _, document in ordered)).hexdigest()
     history, version = orjson.loads(HISTORY.read_bytes()), str(mapping.VERSION)
-    assert version in history, f'add the line "{version}": "{found}" to tests/data/{HISTORY.name}'
+    add = f'end the last line of tests/data/{HISTORY.name} with a comma, and add after it: "%d": "{found}"'
+    assert version in history, add % mapping.VERSION
     assert history[version] == found, (
-        f"The documents changed, so live generations need a rebuild. Raise VERSION in projector/mapping.py to "
-        f'{mapping.VERSION + 1}, add "{mapping.VERSION + 1}": "{found}" to tests/data/{HISTORY.name} (change no other '
-        f"line), and run `python -m docs.generate`. Only if this version was never released, replace its hash instead."
+        "The documents changed, so live generations need a rebuild. Raise VERSION in projector/mapping.py to "
+        f"{mapping.VERSION + 1}, {add % (mapping.VERSION + 1)} (change no other line), and run `.venv/bin/python -m "
+        "docs.generate`. Only if this version was never released, replace its hash instead."
     )
     assert max(map(int, history)) == mapping.VERSION
 

@@ -50,8 +50,8 @@ for record = 1, count do
         late_here = REUSED
       end
       newer = newer and late_here ~= REUSED
-      -- Generations of two mapping versions have other bodies of one event. So REPEATED in one generation outweighs
-      -- REUSED in another. Nothing is said about what a deleted organization had.
+      -- Generations of two mapping versions have different bodies of one event, which looks like REUSED in one of
+      -- them. So if another generation says REPEATED, that counts. Nothing is said about what a deleted organization had.
       if not (newer or late == OLDER or late == REPEATED or is_deleted) then late = late_here end
     end
     if newer and is_deleted and (stored == '' or ARGV[part] ~= '') then

@@ -38,6 +38,8 @@ _CONTENT_TYPE = "content-type"
 _OF_BINARY = frozenset(f"ce_{name}" for name in _ATTRIBUTES)
 HEADERS = _OF_BINARY | {_CONTENT_TYPE}
 """The headers that are read in binary mode. All others are extension attributes, or not of CloudEvents."""
+TRACE_HEADERS = frozenset(("traceparent", "ce_traceparent"))
+"""The headers with the trace of an event: that of tracing libraries, and the extension of CloudEvents."""
 MISSPELT = {
     spelling(f"{before}{name}"): f"ce_{name}"
     for before, name, spelling in product(("ce_", "ce-"), _ATTRIBUTES, (str.lower, str.upper, str.title))

@@ -28,7 +28,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
 from projector.record import Partition, Record
-from schemas.envelopes import HEADERS, MISSPELT
+from schemas.envelopes import HEADERS, MISSPELT, TRACE_HEADERS
 from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_POLL_BYTES
 from schemas.resources import Kind
@@ -61,8 +61,9 @@ _NOT_ENCODED = Fault("unreadable_record", expected="encoded as Kafka describes i
 # aiokafka reads at most this number of small records at once, or of their bytes. A batch may have millions of records.
 _SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
 _BEHIND = memoryview(b"\xff" * 128)
-_KEPT_HEADERS = HEADERS | MISSPELT.keys()
+_KEPT_HEADERS = HEADERS | TRACE_HEADERS | MISSPELT.keys()
 """A misspelt header is kept because it is why the record is bad."""
+_MAX_TRACE_BYTES = 256
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -417,16 +418,18 @@ def _is_end_of_aborted(marker: RecordBatch) -> bool:
 
 
 def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
-    """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
+    """Returns a record within the limits: if it exceeds one, with a problem, without its value, and with no headers but
+    those of its trace.
+    """
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp
     problem = record.problem if type(record) is ReadHere else None
     problem = problem or _problem(key, value, headers, size, unpacker.max_record_bytes)
+    # Of a name that comes several times, the last one counts.
+    headers = {name: content for name, content in headers if name in _KEPT_HEADERS}.items() if headers else ()
     if problem:
-        key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
-    elif headers:
-        # Of a name that comes several times, the last one counts.
-        headers = {name: content for name, content in headers if name in _KEPT_HEADERS}.items()
+        key, value = None if key is None else key[:MAX_KEY_BYTES], None
+        headers = (it for it in headers if it[0] in TRACE_HEADERS and len(it[1] or b"") <= _MAX_TRACE_BYTES)
     time = min(max(time, 0), _MAX_TIME)
     kind, history = unpacker.kinds[topic], unpacker.histories.get(topic, 0)
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)

@@ -36,6 +36,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 from tests.service.conftest import everywhere
 from tests.service.test_lua_checkpoint import LETTER
 
+TRACE = b"0af7651916cd43dd8448eb211c80319c"
 BAD = [
     crm.lead(2, stage="LOST"),
     crm.contact(2, first_name=None),
@@ -116,8 +117,9 @@ def test_dead_letters_go_when_they_are_corrected_or_dropped(leadview: Leadview) 
     """One of them is never corrected: an operator accepts it, and drops it."""
     port = free_port()
     projector = leadview.start("run", metrics_port=port, log="projector")
-    leadview.publish(*BAD)
+    leadview.publish(*(crm.with_headers(message, traceparent=b"00-%b-b7ad6b7169203331-01" % TRACE) for message in BAD))
     leadview.wait_until_served()
+    assert {letter.fault and letter.fault.trace_id for letter in listed(leadview)} == {TRACE.decode()}
     leads = [letter for letter in listed(leadview) if letter.topic == leadview.topics.name(resources.LEAD)]
     assert {letter.version for letter in leads} == {2, None}, "one of them is no JSON"
     lines = [orjson.loads(line) for line in projector.log.read_text().splitlines()]
@@ -133,6 +135,7 @@ def test_dead_letters_go_when_they_are_corrected_or_dropped(leadview: Leadview) 
     [accepted] = [letter for letter in listed(leadview) if letter.accepted]
     assert (accepted.note, (accepted.accepted_at or 0) > 1_700_000_000_000) == ("known", True)
     assert "accepted: known" in run("list")
+    assert TRACE.decode() in run("show", accepted.field)
     assert re.search(r"  accepted  20\S+Z  known\n", run("show", accepted.field).stdout)
     assert "5 redriven, 5 still bad" in run("redrive")
     assert run("drop", *chosen).stdout == "1 dropped\n"

@@ -104,6 +104,12 @@ def said(found: Record) -> str:
             (("ce_id", b"%d" % (MAX_HEADERS - 1)),),
             id="of one that comes often, the last counts, so that it takes little memory",
         ),
+        pytest.param(
+            [(b"traceparent", b"00-1"), (b"ce_traceparent", b"00-2")],
+            b"value",
+            (("traceparent", b"00-1"), ("ce_traceparent", b"00-2")),
+            id="those of a trace",
+        ),
         pytest.param([], bytes(MAX_RECORD_BYTES), (), id="a value of the largest size"),
     ],
 )
@@ -115,6 +121,22 @@ def test_headers_and_values_that_are_good(
     keys = [b"key 0", b"k" * 200, b"key 2"]
     assert [(found.problem, found.key) for found in records] == [(None, key) for key in keys]
     assert records[1].headers == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "kept"),
+    [
+        pytest.param(bytes(MAX_RECORD_BYTES + 1), [], (("traceparent", b"00-1"),), id="a value that is too large"),
+        pytest.param(b"v", [(b"", b"")] * 101, (("traceparent", b"00-1"),), id="too many headers"),
+        pytest.param(b"v", [(b"traceparent", bytes(MAX_HEADER_BYTES))], (), id="a trace that is too large"),
+    ],
+)
+def test_a_record_beyond_a_limit_keeps_its_trace(
+    value: bytes, more: list[Header], kept: tuple[tuple[str, bytes], ...]
+) -> None:
+    [found], _ = unpack(batch([record(0, b"k", value, [(b"traceparent", b"00-1"), (b"ce_id", b"e"), *more])]))
+    assert found.problem
+    assert (found.value, found.headers) == (None, kept)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ class Link:
                 reading.exception()  # the request may not be there any more
 
         reading.add_done_callback(ended)
-        return await asyncio.shield(reading)
+        await asyncio.wait([reading])  # unlike `shield`, it reports nothing if the request is not there any more
+        return reading.result()
 
     async def _parts(self, name: bytes, check: Check | None) -> tuple[list[bytes], Any, Any]:
         connection, is_new = await self._connection_for_large()

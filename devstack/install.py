@@ -59,7 +59,7 @@ def _is_done(requirements: Path, stamp: Path) -> bool:
 
 
 def _install(environment: Path, requirements: Path, lock: IO[str]) -> None:
-    print(f"Installing what Leadview needs into {environment}. This takes a minute at most, once.", flush=True)
+    print(f"Installing what Leadview needs into {environment}. This takes a minute or two, once.", flush=True)
     python = environment / "bin" / "python"
     was_broken_off = lock.seek(0, 2) > 0
     lock.write("unfinished\n")

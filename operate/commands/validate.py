@@ -23,8 +23,9 @@ import orjson
 
 from operate.explain.records import bad
 from projector.errors import BadRecord, Refused, Unavailable
-from projector.kafka.batches import Headers, ReadHere, Unpacker, bounded
+from projector.kafka.batches import Unpacker, bounded
 from projector.kafka.reader import open_reader
+from projector.kafka.record_batch import Headers, ReadHere
 from projector.nesting import is_nested_deeper
 from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference

@@ -1,32 +1,21 @@
 """From the bytes that a broker returns for a partition to records, so that nothing in them can stop a projector or
-exhaust its memory. Batches are split, checked and decompressed, and their records are read (the format of KIP-98,
-magic 2).
-
-https://kafka.apache.org/documentation/#recordbatch
+exhaust its memory. `record_batch.py` has the format, and `codecs.py` decompresses.
 
 A record that cannot be read, or that exceeds a limit, is returned with `Record.problem`. If a whole batch cannot be
 read, one such record is returned for all of its offsets.
-
-aiokafka reads records much faster than this module, but it trusts them: it reads beyond the end of a batch whose fields
-are cut off, and builds every header, however many there are. So it gets only small records, followed by bytes that end
-each field. All other records are read here, and those on which it fails.
 """
 
 import logging
 import struct
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from struct import Struct
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-import cramjam
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
-from aiokafka.record.default_records import DefaultRecordBatch
-from aiokafka.record.util import calc_crc32c
 
+from projector.kafka.record_batch import WRONG_LENGTH, Headers, ReadHere, RecordBatch, too_many_headers, whole_batches
 from projector.record import Partition, Record
 from schemas.envelopes import HEADERS, MISSPELT, TRACE_HEADERS
 from schemas.faults import Fault
@@ -46,151 +35,9 @@ _RECORD_BYTES, _HEADER_BYTES = 400, 150
 _MAX_TIME = 2**48 - 1
 """The latest time of a record, in milliseconds, that fits into the head of a document (`schemas.layouts`)."""
 
-# Base offset, length, leader epoch, magic, checksum (of everything after it), attributes, last offset, first and last
-# time, producer, its epoch and sequence, number of records.
-_HEADER = Struct(">qiibIhiqqqhii")
-_START, _LENGTH_AT, _MAGIC_AT, _CHECKED_FROM, _ATTRIBUTES_AT, _COUNT_AT = 12, 8, 16, 21, 21, 57
-_LENGTH, _ATTRIBUTES = Struct(">i"), Struct(">h")
-_MAGIC = 2
-_CODEC_BITS, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0b111, 0b1000, 0b1_0000, 0b10_0000
-_LONGEST_VARINT = 10
-WRONG_LENGTH = Fault("unreadable_batch", found="the length of a record is wrong")
-"""The problem of a record after which no other can be read."""
-_NOT_ENCODED = Fault("unreadable_record", expected="encoded as Kafka describes it")
-
-# aiokafka reads at most this number of small records at once, or of their bytes. A batch may have millions of records.
-_SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
-_BEHIND = memoryview(b"\xff" * 128)
 _KEPT_HEADERS = HEADERS | TRACE_HEADERS | MISSPELT.keys()
 """A misspelt header is kept because it is why the record is bad."""
 _MAX_TRACE_BYTES = 256
-
-Headers = tuple[tuple[str, bytes | None], ...]
-
-
-def too_many_headers(count: int) -> Fault:
-    """Returns the problem of a record with this number of headers."""
-    return Fault("headers", "headers", count=count, most=MAX_HEADERS)
-
-
-class ReadHere(NamedTuple):
-    """A record that was read here, with the names that aiokafka uses. With a problem, the rest may be absent."""
-
-    offset: int
-    timestamp: int = 0
-    key: bytes | None = None
-    value: bytes | None = None
-    headers: Headers = ()
-    problem: Fault | None = None
-
-
-class RecordBatch:
-    """A batch as it was sent. It covers the offsets from `first` to `last`, but compaction may have removed some."""
-
-    def __init__(self, data: memoryview) -> None:
-        """Raises struct.error if the batch is shorter than its header."""
-        if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:  # such a batch is one record, and may be shorter
-            data = memoryview(bytes(data[: _MAGIC_AT + 1]) + bytes(_HEADER.size))
-        self.first, _, epoch, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
-        # Before magic 2 there was something else in its place.
-        self.leader_epoch: int = epoch if self._magic == _MAGIC else -1
-        self._first_time, self._last_time, self.producer, *_, self._promised = rest
-        self.last: int = self.first + max(0, last)
-        self.data = data
-
-    def not_as_promised(self, count: int) -> str | None:
-        """Returns why a batch in which `count` records were read is not whole; None if its header promises `count`."""
-        if count == self._promised:
-            return None
-        return f"its header promises {self._promised:,} records, and it has {count:,}"
-
-    @property
-    def is_control(self) -> bool:
-        """True if it is a marker that ends a transaction."""
-        return bool(self._attributes & _CONTROL)
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self._attributes & _TRANSACTIONAL)
-
-    @property
-    def first_time(self) -> int:
-        """The time of the first record, in ms since 1970."""
-        return int(self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time)
-
-    @property
-    def is_intact(self) -> bool:
-        """True if the checksum is right."""
-        return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)
-
-    def records(self) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
-        """Returns an iterator over the records, a few at a time, like `ReadHere`, and their sizes in bytes.
-
-        A record that cannot be read has a problem. If that is WRONG_LENGTH, it is the last one.
-
-        Raises ValueError, or what the library of the codec raises, if the batch cannot be decompressed.
-        """
-        if self._magic != _MAGIC:
-            raise ValueError("its format is from before Kafka 0.11, or unknown")
-        codec, content = self._attributes & _CODEC_BITS, self.data[_HEADER.size :]
-        return self._read(memoryview(decompressed(codec, content)) if codec else content)
-
-    def _read(self, content: memoryview) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
-        offset = self.first
-        for piece, sizes in _pieces(content):
-            records = self._read_piece(piece, sizes, offset)
-            yield records, sizes
-            offset = records[-1].offset + 1
-
-    def _read_piece(self, piece: memoryview, sizes: list[int], offset: int) -> Sequence[Any]:
-        if len(sizes) > 1 or len(piece) <= _SMALL:
-            try:
-                records = self._by_aiokafka(piece, len(sizes))
-                if len(records) == len(sizes):
-                    return records
-            except Exception:  # noqa: BLE001, S110 - whatever it is, the record is found below
-                pass
-        return list(self._one_by_one(piece, sizes, offset))
-
-    def _by_aiokafka(self, piece: memoryview, count: int) -> list[Any]:
-        header = bytearray(self.data[: _HEADER.size])
-        _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, self._attributes & ~_CODEC_BITS)
-        _LENGTH.pack_into(header, _COUNT_AT, count)
-        data = b"".join((header, piece, _BEHIND))
-        return list(DefaultRecordBatch(memoryview(data)[: -len(_BEHIND)]))
-
-    def _one_by_one(self, piece: memoryview, sizes: list[int], offset: int) -> Iterator[ReadHere]:
-        """`offset` is used for a record whose own offset cannot be read."""
-        at = 0
-        for size in sizes:
-            record = self._one(piece[at : at + size], offset)
-            yield record
-            offset = record.offset + 1
-            at += size
-
-    def _one(self, data: memoryview, offset: int) -> ReadHere:
-        """Read a record with its length."""
-        try:
-            length, at = _varint(data, 0)
-            if at + length != len(data):
-                return ReadHere(offset, problem=WRONG_LENGTH)
-            time, at = _varint(data, at + 1)
-            delta, at = _varint(data, at)
-            offset = self.first + delta
-            key, at = _field(data, at)
-            value, at = _field(data, at)
-            count, at = _varint(data, at)
-            if count > MAX_HEADERS:
-                return ReadHere(offset, key=key, problem=too_many_headers(count))
-            headers = []
-            for _ in range(count):
-                name, at = _field(data, at)
-                content, at = _field(data, at)
-                headers.append(((name or b"").decode(errors="backslashreplace"), content))
-        except (IndexError, ValueError):
-            return ReadHere(offset, problem=_NOT_ENCODED)
-        timestamp = self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time + time
-        return ReadHere(offset, timestamp, key, value, tuple(headers))
 
 
 class Unpacker:
@@ -448,170 +295,3 @@ def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int
     if (found := sum(len(name) + len(content or b"") for name, content in headers)) > MAX_HEADER_BYTES:
         return Fault("header_bytes", "headers", count=found, most=MAX_HEADER_BYTES)
     return None
-
-
-def whole_batches(data: bytes) -> Iterator[memoryview]:
-    """Yields the batches that a broker has returned for a partition. The last is left out if incomplete."""
-    rest = memoryview(data)
-    while len(rest) >= _START:
-        end = _START + max(0, _LENGTH.unpack_from(rest, _LENGTH_AT)[0])
-        if end > len(rest):
-            return
-        yield rest[:end]
-        rest = rest[end:]
-
-
-def _pieces(content: memoryview) -> Iterator[tuple[memoryview, list[int]]]:
-    """Yields records with their lengths: a few small ones at a time, or a larger one; and the size of each. If a length
-    is wrong, the last of them is the rest of the content.
-    """
-    start = at = 0
-    sizes: list[int] = []
-    end = len(content)
-    while at < end:
-        low = content[at]
-        # Nearly all lengths have two bytes. To call a function for each would take a fifth of the time of unpacking.
-        if low >= 0x80 and not low & 1 and at + 1 < end and (high := content[at + 1]) < 0x80:
-            size = 2 + ((low & 0x7F | high << 7) >> 1)
-            if size > end - at:
-                size = end - at
-        else:
-            size = _size_of_record(content, at)
-        if sizes and (size > _SMALL or len(sizes) == _RECORDS_AT_ONCE or at - start > _BYTES_AT_ONCE):
-            yield content[start:at], sizes
-            start, sizes = at, []
-        sizes.append(size)
-        at += size
-        if size > _SMALL:
-            yield content[start:at], sizes
-            start, sizes = at, []
-    if sizes:
-        yield content[start:at], sizes
-
-
-def _size_of_record(content: memoryview, at: int) -> int:
-    try:
-        length, start = _varint(content, at)
-    except (IndexError, ValueError):
-        return len(content) - at
-    return start + length - at if 0 <= length <= len(content) - start else len(content) - at
-
-
-def _field(data: memoryview, at: int) -> tuple[bytes | None, int]:
-    """Returns a field with its length before it, and where the next one begins. Raises IndexError or ValueError."""
-    length, at = _varint(data, at)
-    if length > len(data) - at:
-        raise ValueError
-    return (None, at) if length < 0 else (bytes(data[at : at + length]), at + length)
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Returns a number in the zigzag encoding, and where the next field begins. Raises IndexError or ValueError."""
-    value = data[at]
-    if value < 0x80:
-        return (value >> 1) ^ -(value & 1), at + 1
-    value &= 0x7F
-    for place in range(1, _LONGEST_VARINT):
-        byte = data[at + place]
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + place + 1
-    raise ValueError
-
-
-_GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
-_XERIAL, _XERIAL_HEADER = b"\x82SNAPPY\x00", 16
-_MEMBER, _FIRST_BYTES = b"\x1f\x8b", 1024
-"""The first bytes of a member of gzip, and the number of bytes of a further member that are read first."""
-_MOST_BLOCKS = MAX_BATCH_BYTES // 1024
-"""Clients write blocks of 1 KiB or more. Each block takes time, even an empty one."""
-_TOO_LARGE = f"it has more than {MAX_BATCH_BYTES:,} bytes"
-
-
-def decompressed(codec: int, data: memoryview) -> bytes | bytearray:
-    """Returns everything that was compressed, also if it was in several pieces, one behind the other.
-
-    Raises whatever the library of the codec raises; ValueError for an unknown codec or too many bytes.
-    """
-    if codec == _GZIP:
-        return _gzip(data)
-    if codec == _SNAPPY:
-        return _snappy(data)
-    if codec in _CODECS:
-        return _within_limit(_CODECS[codec], data)
-    raise ValueError(f"codec {codec} is unknown")
-
-
-def _gzip(data: memoryview) -> bytes | bytearray:
-    """Decompress all members of gzip. What follows them and is no member is ignored, as by Kafka."""
-    content, rest = _gzip_member(data, MAX_BATCH_BYTES, len(data))
-    if not rest:
-        return content
-    contents = bytearray(content)
-    for _ in range(_MOST_BLOCKS):
-        if bytes(rest[: len(_MEMBER)]) != _MEMBER:
-            return contents
-        content, rest = _gzip_member(rest, MAX_BATCH_BYTES - len(contents), _FIRST_BYTES)
-        contents += content
-    raise ValueError(f"it has more than {_MOST_BLOCKS:,} members")
-
-
-def _gzip_member(data: memoryview, most: int, size: int) -> tuple[bytes, memoryview]:
-    """Decompress the first member. Returns its content, and what follows it.
-
-    zlib gets it in pieces. The first has `size` bytes, and each further one twice as many as the one before. Small
-    pieces come first, because zlib copies what follows the member in the same piece.
-    """
-    decompressor, contents, at, left = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), [], 0, most
-    while not decompressor.eof:
-        if at >= len(data):
-            raise ValueError("it is cut off")
-        contents.append(decompressor.decompress(data[at : at + size], left + 1))
-        left -= len(contents[-1])
-        if left < 0 or decompressor.unconsumed_tail:
-            raise ValueError(_TOO_LARGE)
-        at, size = at + size, 2 * size
-    return b"".join(contents), data[min(at, len(data)) - len(decompressor.unused_data) :]
-
-
-def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) -> bytearray:
-    """Decompress into a buffer that grows up to the limit."""
-    size = min(MAX_BATCH_BYTES, max(4096, 8 * len(data)))
-    while True:
-        buffer = bytearray(size)
-        try:
-            del buffer[decompress_into(data, buffer) :]
-        except cramjam.DecompressionError:
-            # It does not say whether the buffer was too small.
-            if size == MAX_BATCH_BYTES:
-                raise ValueError(f"it is corrupt, or {_TOO_LARGE}") from None
-            size = min(MAX_BATCH_BYTES, 8 * size)
-        else:
-            return buffer
-
-
-def _snappy(data: memoryview) -> bytes | bytearray:
-    """Decompress what Java clients write (blocks behind a header, perhaps several times), or a single block."""
-    if bytes(data[: len(_XERIAL)]) != _XERIAL:
-        return _snappy_block(data, MAX_BATCH_BYTES)
-    found, at = bytearray(), _XERIAL_HEADER
-    for _ in range(_MOST_BLOCKS):
-        if bytes(data[at : at + len(_XERIAL)]) == _XERIAL:
-            at += _XERIAL_HEADER
-        if at >= len(data):
-            return found
-        end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-        if not at < end <= len(data):
-            raise ValueError("a block has a wrong length")
-        found += _snappy_block(data[at + _LENGTH.size : end], MAX_BATCH_BYTES - len(found))
-        at = end
-    raise ValueError(f"it has more than {_MOST_BLOCKS:,} blocks")
-
-
-def _snappy_block(block: memoryview, most: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > most:
-        raise ValueError(_TOO_LARGE)
-    return bytes(cramjam.snappy.decompress_raw(block))
-
-
-_CODECS: dict[int, Callable[[Any, Any], int]] = {_LZ4: cramjam.lz4.decompress_into, _ZSTD: cramjam.zstd.decompress_into}

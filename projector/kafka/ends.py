@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoError, StaleM
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from projector.kafka.batches import RecordBatch, whole_batches
+from projector.kafka.record_batch import RecordBatch, whole_batches
 from projector.record import Partition
 
 _READ_UNCOMMITTED, READ_COMMITTED = 0, 1

@@ -35,10 +35,11 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from projector.errors import Refused, Unavailable
 from projector.kafka import ends, topics
-from projector.kafka.batches import FetchedRecords, PendingRecords, Unpacker, whole_batches
+from projector.kafka.batches import FetchedRecords, PendingRecords, Unpacker
 from projector.kafka.client import client_of, consumer, errors, start, topic
 from projector.kafka.ends import READ_COMMITTED, USUAL_SECONDS, OldestTransaction
 from projector.kafka.groups import Groups, Member
+from projector.kafka.record_batch import whole_batches
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork, Topic
 from projector.problem import OtherCluster, TopicMissing
 from projector.reason import TopicReason

@@ -13,7 +13,8 @@ from random import Random
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.kafka.batches import FetchedRecords, RecordBatch, Unpacker, whole_batches
+from projector.kafka.batches import FetchedRecords, Unpacker
+from projector.kafka.record_batch import RecordBatch, whole_batches
 from projector.record import Partition, Record
 from schemas.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.resources import LEAD

@@ -31,7 +31,8 @@ from projector import change, unknown_fields
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import in_parts, interpret
-from projector.kafka.batches import RecordBatch, decompressed, whole_batches
+from projector.kafka.codecs import decompressed
+from projector.kafka.record_batch import RecordBatch, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.record import Record, entity_key
 from projector.redis.calls import compressed, of_intents

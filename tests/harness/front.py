@@ -178,7 +178,8 @@ def gateway(
                 with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:  # noqa: S310
                     self.answer(response.status, dict(response.headers), change(response.read()))
             except urllib.error.HTTPError as error:  # also 304
-                self.answer(error.code, dict(error.headers), change(error.read()))
+                with error:
+                    self.answer(error.code, dict(error.headers), change(error.read()))
 
     with serving(Gateway) as port:
         yield f"http://127.0.0.1:{port}"

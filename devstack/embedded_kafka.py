@@ -6,7 +6,8 @@ Kafka. It does not have:
 - Groups of several members: followers that sync after the leader are rejected. A group with one member works.
 - Retention by time, and compaction: a partition keeps its newest 5 MB (or 100,000 batches).
 - Admin requests (create topics, describe groups or configurations) and offsets by time. A client that asks for a topic
-  creates it with four partitions.
+  creates it with four partitions, and no setting forbids it.
+- Transactions. The mock cluster takes them, but serves what is aborted, so they are refused here.
 - The client of Apache Kafka in Java, since its version 2.4: its first request has a version that this broker does not
   know, and the answer is not in the format of version 0, so the client reads it as "wait for 20 minutes".
 - Records that survive a restart.
@@ -35,6 +36,7 @@ _ERROR_SIZE = 512
 _BROKERS = _REPLICAS = 1
 _FIRST_BROKER = 1
 _GROUP_DELAY_MILLISECONDS = 100
+_FIND_COORDINATOR, _ADD_PARTITIONS_TO_TRANSACTION = 10, 24
 
 
 class EmbeddedKafka(Child):
@@ -84,6 +86,9 @@ class MockCluster:
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, _GROUP_DELAY_MILLISECONDS)
         # Otherwise it names broker 0, which does not exist: kafkajs then waits for a controller until it gives up.
         self._library.rd_kafka_mock_set_controller_id(self._cluster, _FIRST_BROKER)
+        # Clients that look for it refuse a transaction at once. Version 0 finds the coordinator of a group alone.
+        self._library.rd_kafka_mock_set_apiversion(self._cluster, _ADD_PARTITIONS_TO_TRANSACTION, -1, -1)
+        self._library.rd_kafka_mock_set_apiversion(self._cluster, _FIND_COORDINATOR, 0, 0)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -108,6 +113,7 @@ def _load() -> ctypes.CDLL:
         ("rd_kafka_mock_cluster_new", pointer, pointer, number),
         ("rd_kafka_mock_cluster_bootstraps", text, pointer),
         ("rd_kafka_mock_set_controller_id", None, pointer, ctypes.c_int32),
+        ("rd_kafka_mock_set_apiversion", number, pointer, ctypes.c_int16, ctypes.c_int16, ctypes.c_int16),
         ("rd_kafka_mock_topic_create", number, pointer, text, number, number),
         ("rd_kafka_mock_group_initial_rebalance_delay_ms", None, pointer, ctypes.c_int32),
     ):

@@ -36,8 +36,9 @@ addresses of Redis and Kafka: only --redis-url and --kafka set those, so that no
 by accident. With make: make run ARGS="--rate 50 --leads 2000" """
 
 EMBEDDED_KAFKA = (
-    "This Kafka is embedded: clients of librdkafka, kafkajs and aiokafka can publish to it, those in Java and Go "
-    "cannot. It creates no topics on request. For all of that, add --apache-kafka."
+    "This Kafka is embedded: clients of librdkafka, kafkajs and aiokafka can publish to it, those in Java and Go and "
+    "kafka-python cannot. It refuses transactions, and creates each topic that is published to, also one whose name is "
+    "wrong. For a Kafka without these limits, add --apache-kafka."
 )
 
 N = TypeVar("N", int, float)

@@ -86,7 +86,7 @@ def entity_key(record: Record) -> EntityKey:
     is_organization = record.kind is ORGANIZATION
     if not (key.translate(LOWER_CASE) == UUID_AS_0 if is_organization else is_entity_key(key)):
         shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
-        raise BadRecord(Fault("not_expected", "key", f"{shape} with ids in lower case"))
+        raise BadRecord(Fault("not_expected" if key else "missing", "key", f"{shape} with ids in lower case"))
     text = key.decode()
     return EntityKey(text[:_UUID_LENGTH], text[-_UUID_LENGTH:])
 
@@ -104,6 +104,9 @@ class _ConnectEnvelope(msgspec.Struct):
 
 
 _CONNECT_ENVELOPE = msgspec.json.Decoder(_ConnectEnvelope)
+_ENVELOPE = frozenset(("specversion", "data", "data_base64", "payload"))
+"""Of these, an event or an envelope has one, and data alone has none."""
+_NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def unframed(value: bytes) -> bytes:
@@ -128,13 +131,16 @@ def hint(fault: Fault, record: Record) -> Hint | None:
     if fault.path.startswith("headers."):
         type_ = dict(record.headers).get("ce_type") or b""
         return "json_headers" if type_.startswith((b'"', b"{")) else None
-    return _of_value(record.value or b"")
+    return hint_of_value(fault, record.value or b"")
 
 
-def _of_value(value: bytes) -> Hint | None:
+def hint_of_value(fault: Fault, value: bytes) -> Hint | None:
+    """Returns how the value of an event in structured mode is wrapped, or what it lacks as a whole."""
     content = value[FRAME_BYTES:] if value.startswith(b"\0") else value
     if content.startswith(b'"'):
         return "json_text"
+    if (fault.kind, fault.path) == ("missing", "$.type") and _ENVELOPE.isdisjoint(_names(content)):
+        return "data_alone"
     if b'"payload"' not in content:  # which is found in much less time
         return None
     try:
@@ -142,3 +148,10 @@ def _of_value(value: bytes) -> Hint | None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return "json_text" if bytes(envelope.payload).startswith(b'"') else "connect_envelope"
+
+
+def _names(content: bytes) -> Iterable[str]:
+    try:
+        return _NAMES.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _ENVELOPE

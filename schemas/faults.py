@@ -70,8 +70,8 @@ FaultKind = Literal[
     "no_record",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-Hint = Literal["framed_key", "json_key", "json_headers", "json_text", "connect_envelope"]
-"""How a producer wraps its records, if that is why they are bad."""
+Hint = Literal["framed_key", "json_key", "json_headers", "json_text", "connect_envelope", "data_alone"]
+"""How a producer wraps its records, or does not, if that is why they are bad."""
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):

@@ -81,6 +81,8 @@ _HINTS: dict[Hint, str] = {
     "json_key": f"It is JSON: use plain text, in Kafka Connect key.converter={_STRINGS}",
     "json_headers": f"The headers are JSON: set header.converter={_STRINGS}",
     "json_text": f"The event is inside a JSON string: set value.converter={_STRINGS}",
+    "data_alone": "The value is data without an event: publish the whole event, or send its attributes in the headers "
+    "ce_specversion, ce_id, ce_source and ce_type",
     "connect_envelope": "The event is inside an envelope of Kafka Connect: set value.converter.schemas.enable=false",
 }
 

@@ -11,7 +11,17 @@ from operate.commands.operator import Operator, acting
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
 from projector.offsets import FORMS, OffsetRange, by_partition
-from projector.upkeep.dead_letters import Filter, Redriven, accept, choose, drop, matching, redrive
+from projector.upkeep.dead_letters import (
+    Filter,
+    Redriven,
+    accept,
+    check_named,
+    choose,
+    drop,
+    matching,
+    present,
+    redrive,
+)
 from schemas.words import utc
 
 _ACTIONS = {
@@ -117,13 +127,14 @@ async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) ->
         operator.chosen["dead_letters"] = dropped
         operator.console.print(f"{dropped} dropped")
         return 0
-    dead_letters = await choose(operator.store, arguments.dead_letters, filtered)
     if arguments.action == "redrive":
-        return await _redrive(operator, dead_letters)
+        return await _redrive(operator, await choose(operator.store, arguments.dead_letters, filtered))
+    dead_letters = await present(operator.store, arguments.dead_letters, filtered)
     if operator.json:
         operator.print_json(dead_letters)
-    else:
+    elif dead_letters or not arguments.dead_letters:
         _print(dead_letters, operator.console, details=arguments.action == "show")
+    check_named(dead_letters, arguments.dead_letters)
     return 0
 
 

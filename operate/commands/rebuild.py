@@ -110,7 +110,7 @@ async def _estimate(operator: Operator) -> tuple[int, list[str]]:
     state, names = record.state, {topic(settings, resource) for resource in RESOURCES}
     topics = [it for it in found.kafka.topics if it.name in names]
     ranges = {at: span for at, span in found.kafka.ranges.items() if at.topic in names}
-    records = sum(max(0, record.highest_offset(at) - first) for at, (first, _) in ranges.items())
+    records = sum(last - first for first, last in ranges.values())
     needed, free, bound = _memory(found.redis.memories, state)
     problems = [*_of_topics(topics), *_lost(record, ranges)]
     if state.next:

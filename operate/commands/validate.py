@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from operate.explain.records import bad
 from projector.errors import BadRecord, Refused, Unavailable
@@ -27,7 +28,7 @@ from projector.kafka.batches import Unpacker, bounded
 from projector.kafka.reader import open_reader
 from projector.kafka.record_batch import Headers, ReadHere
 from projector.nesting import is_nested_deeper
-from projector.record import MAGIC, Record, unframed
+from projector.record import MAGIC, Record, hint_of_value, unframed
 from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
 from schemas import words
@@ -214,7 +215,8 @@ def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
             return kind
     if value is None:
         return likely
-    raise BadRecord(unknown_type(binary=binary, missing=type_ is None))
+    fault = unknown_type(binary=binary, missing=type_ is None)
+    raise BadRecord(fault if binary else replace(fault, hint=hint_of_value(fault, value)))
 
 
 class Findings:

@@ -13,7 +13,8 @@ import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
-from projector.ledger import copies
+from projector.ledger import copies, late_versions
+from projector.ledger.late_versions import LateVersion
 from projector.redis.store import Store
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import gcra, names
@@ -42,7 +43,7 @@ from schemas.layouts import (
     read_head,
     read_limits,
 )
-from schemas.resources import CONTACT, LEAD, Resource
+from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind, Resource
 from schemas.settings import ApiSettings, Limit, limit
 from schemas.words import as_called
 
@@ -144,6 +145,7 @@ class StoredEntity(msgspec.Struct, frozen=True):
     generations: list[InGeneration]
     dead_letters: list[DeadLetter]
     refusal: Refusal | None
+    late_versions: list[LateVersion] = []
 
     @property
     def live(self) -> InGeneration:
@@ -166,6 +168,7 @@ class StoredOrganization(msgspec.Struct, frozen=True):
     """`erase` or `replay`: the keys and documents of the organization are being deleted, or read again."""
     refusal: Refusal | None
     dead_letters: list[DeadLetter] = []
+    late_versions: list[LateVersion] = []
 
 
 class KeyEntity(msgspec.Struct, frozen=True):
@@ -190,6 +193,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     refusal: Refusal | None
     """The first check that would refuse a request with this key; None if none would."""
     dead_letters: list[DeadLetter] = []
+    late_versions: list[LateVersion] = []
 
 
 async def read_entity(store: Store, resource: Resource, organization_id: str, entity_id: str) -> StoredEntity:
@@ -201,7 +205,8 @@ async def read_entity(store: Store, resource: Resource, organization_id: str, en
         for generation in state.written
     ]
     _, _, refusal = _access(await _get(store, owner), complete=control.serves)
-    return StoredEntity(found, await _dead_letters(store, {f"{organization_id}:{entity_id}"}), refusal)
+    keys = {f"{organization_id}:{entity_id}"}
+    return StoredEntity(found, await _dead_letters(store, keys), refusal, await _late_versions(store, resource, keys))
 
 
 async def _in_generation(
@@ -240,7 +245,9 @@ async def shows_its_contact(store: Store, lead: InGeneration) -> bool:
 async def read_organization(store: Store, settings: ApiSettings, organization_id: str) -> StoredOrganization:
     """Read an organization. `settings` have the limits of one without limits of its own."""
     found = await _organization(store, settings, names.organization(organization_id))
-    return msgspec.structs.replace(found, dead_letters=await _dead_letters(store, {organization_id}))
+    keys = {organization_id}
+    letters, late = await _dead_letters(store, keys), await _late_versions(store, ORGANIZATION, keys)
+    return msgspec.structs.replace(found, dead_letters=letters, late_versions=late)
 
 
 async def read_key(
@@ -259,10 +266,12 @@ async def read_key(
     if id is not None and id not in {each.id for each in found}:
         head = await read_event(store, names.api_key_entity(owner, id))
         found.append(KeyEntity(id, "unknown" if head is None or head.live else "deleted", head))
-    keys = {organization.organization, *(f"{organization.organization}:{each.id}" for each in found)}
+    of_keys = {f"{organization.organization}:{each.id}" for each in found}
     listed = [each for each in found if each.status in _COUNTED]
     refusal = refusal_of_key(organization.refusal, listed, organization.limits, int(time.time() * 1000))
-    return StoredKey(key_hash, organization, found, refusal, await _dead_letters(store, keys))
+    letters = await _dead_letters(store, {organization.organization, *of_keys})
+    late = await _late_versions(store, API_KEY, of_keys)
+    return StoredKey(key_hash, organization, found, refusal, letters, late)
 
 
 async def no_such_key(store: Store, key_hash: str | None) -> StoredKey:
@@ -385,6 +394,11 @@ async def _api_keys(store: Store, owner: bytes, record: bytes) -> list[KeyEntity
 
 async def _dead_letters(store: Store, keys: set[str]) -> list[DeadLetter]:
     return [letter for letter in await all_dead_letters(store) if letter.key in keys]
+
+
+async def _late_versions(store: Store, kind: Kind, keys: set[str]) -> list[LateVersion]:
+    listed = await late_versions.current(store, (await copies.require(store)).state.live)
+    return [one for one in listed.named if one.kind == kind.topic and one.key in keys]
 
 
 async def _get(store: Store, name: bytes) -> bytes:

@@ -17,6 +17,7 @@ from operate.explain.stored import (
     StoredOrganization,
 )
 from projector.dead_letter import DeadLetter
+from projector.ledger.late_versions import LateVersion
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
 from schemas.words import utc
@@ -26,6 +27,7 @@ _MOST_CHARACTERS = 200
 _HIDDEN = "not shown: the console was started without --show-documents"
 _ACCESS = "runbook.md#why-is-a-key-refused"
 _ORDERING = "how-it-works.md#ordering-which-event-wins"
+_OLDER_PUBLISHED = "runbook.md#leadviewolderpublished"
 
 Tone = Literal["well", "wrong", "waits", "plain"]
 """How it is meant: as it should be, refused or bad, under way, or neither."""
@@ -245,20 +247,24 @@ def _about_organization(found: AboutOrganization, topic_prefix: str) -> Answer:
     verdict, state = _verdict(stored.refusal, "A request with a valid key of this organization")
     verdict += " Its keys and documents are being deleted." if stored.job_due == "erase" else ""
     verdict, state = _as_before(stored.dead_letters, verdict, state)
+    verdict, state = _late(stored.late_versions, topic_prefix, verdict, state)
+    page = _OLDER_PUBLISHED if stored.late_versions else _ACCESS
     facts = [*_organization(stored, topic_prefix), *_letters(stored.dead_letters)]
     title = f"organization {stored.organization}"
-    return Answer(_kind(stored.refusal), title, verdict, state, _ACCESS, facts, *_history(found.told, found.published))
+    return Answer(_kind(stored.refusal), title, verdict, state, page, facts, *_history(found.told, found.published))
 
 
 def _key(found: StoredKey, topic_prefix: str) -> Answer:
     verdict, state = _as_before(found.dead_letters, *_verdict(found.refusal, "A request with this key"))
+    verdict, state = _late(found.late_versions, topic_prefix, verdict, state)
+    page = _OLDER_PUBLISHED if found.late_versions else _ACCESS
     facts = [Fact("SHA-256", found.hash or "not known")]
     for each in found.api_keys:
         expiry = f", expires at {utc(each.expires_at)}" if each.expires_at else ""
         origin = coordinates(each.event, f"{topic_prefix}{API_KEY.topic}")
         facts.append(Fact("API key", f"{each.id}: {each.status}{expiry}; {origin}"))
     facts += _organization(found.organization, topic_prefix) if found.organization else []
-    return Answer(_kind(found.refusal), "API key", verdict, state, _ACCESS, facts + _letters(found.dead_letters))
+    return Answer(_kind(found.refusal), "API key", verdict, state, page, facts + _letters(found.dead_letters))
 
 
 def _record(found: AboutRecord, show_documents: bool) -> Answer:
@@ -360,6 +366,22 @@ def _as_before(letters: Sequence[DeadLetter], verdict: str, state: Tone) -> tupl
     return f"{records} bad ({', '.join(bad)}), so what {they} should have changed is as before. {verdict}", "wrong"
 
 
+def _late(late: Sequence[LateVersion], topic_prefix: str, verdict: str, state: Tone) -> tuple[str, Tone]:
+    """Says which records came behind newer ones, because Kafka keeps them alone."""
+    for one in late:
+        place = f"{topic_prefix}{one.kind}:{one.partition}:{one.offset}"
+        why_ignored = (
+            f"is lower than version {one.newest}, which was there before it"
+            if one.cause == "older"
+            else "was there before it, with other content"
+        )
+        verdict += (
+            f" Its last record, at {place}, was ignored: its version {one.version} {why_ignored}. Kafka keeps the last "
+            f"record alone: publish a version above {one.newest}."
+        )
+    return verdict, "wrong" if late else state
+
+
 def _organization(found: StoredOrganization, topic_prefix: str) -> list[Fact]:
     limits = [
         Fact(
@@ -408,6 +430,7 @@ def _note(found: Published | None) -> str:
 def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answer:
     resource, stored = found.resource, found.stored
     verdict, state = _shown(found, topic_prefix)
+    verdict, state = _late(stored.late_versions, topic_prefix, verdict, state)
     if stored.refusal:
         _, status, _ = stored.refusal.answer
         served = f"This {resource.noun} is not served: every key of its organization gets {status}."
@@ -425,6 +448,7 @@ def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answ
     if documents and not show_documents:
         facts.append(Fact("document", _HIDDEN))
     page = "dead-letters.md" if state == "wrong" and stored.dead_letters else _ORDERING
+    page = _OLDER_PUBLISHED if stored.late_versions else page
     head = stored.live.event
     return Answer(
         "not applied" if head is None else "shown" if head.live else "deleted",
@@ -480,7 +504,7 @@ def _shown(found: AboutEntity, topic_prefix: str) -> tuple[str, Tone]:
         return f"This {noun} is deleted{not_found}: by {place}.{later}", "plain"
     state: Tone = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "well"
     ignored = next((each for each in found.told if each.fate in _IGNORED), None)
-    if ignored and not later:
+    if ignored and not later and not found.stored.late_versions:
         it = "it" if ignored.version else "a `deleted` event"
         later = (
             f" The event at {ignored.record} {outcome(ignored)[1]}: publish {it} with a version above {head.version}."
@@ -499,11 +523,14 @@ def _contact(lead: AboutEntity, topic_prefix: str, later: str, state: Tone) -> t
         # If Kafka was asked, an answer about the contact follows, which knows more.
         key = f"{lead.organization}:{lead.stored.live.document['contact_id']}"
         causes = _not_arrived(f"{topic_prefix}{CONTACT.topic}", key) if lead.published is None else ""
-        return f"{later} No event of its contact was applied, so `contact` is null.{causes}", "plain"
+        state = "plain" if state == "well" else state
+        return f"{later} No event of its contact was applied, so `contact` is null.{causes}", state
     if not contact.live:
         return f"{later} Its contact is deleted, so `contact` is null.", state
     if not lead.spliced:
-        return f"{later} Its contact has changed, and a fan-out is writing its new summary into its leads.", "waits"
+        return f"{later} Its contact has changed, and a fan-out is writing its new summary into its leads.", (
+            state if state == "wrong" else "waits"
+        )
     return later, state
 
 

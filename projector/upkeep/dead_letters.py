@@ -168,14 +168,25 @@ async def choose(store: Store, named: Sequence[OffsetRange], filtered: Filter) -
 
     Raises Unavailable, or Refused if a range contains no dead letter.
     """
+    chosen = await present(store, named, filtered)
+    check_named(chosen, named)
+    return chosen
+
+
+async def present(store: Store, named: Sequence[OffsetRange], filtered: Filter) -> list[DeadLetter]:
+    """Read the same dead letters, as far as they are stored. Raises Unavailable."""
     dead_letters = await all_dead_letters(store)
     if not named:
         return [letter for letter in dead_letters if filtered.matches(letter)]
+    chosen = by_partition(named)
+    return [letter for letter in dead_letters if _is_in(letter, chosen)]
+
+
+def check_named(dead_letters: Sequence[DeadLetter], named: Sequence[OffsetRange]) -> None:
+    """Raises Refused if a range contains none of these dead letters."""
     offsets = {each: by_partition([each]) for each in named}
     if unknown := [str(each) for each in named if not any(_is_in(letter, offsets[each]) for letter in dead_letters)]:
         raise Refused(DeadLetterReason("no_dead_letter", others=tuple(unknown)))
-    chosen = by_partition(named)
-    return [letter for letter in dead_letters if _is_in(letter, chosen)]
 
 
 def _place(letter: DeadLetter) -> OffsetRange:

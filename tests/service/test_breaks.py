@@ -230,7 +230,7 @@ def test_another_kafka_cluster_is_applied_only_when_it_is_accepted(
         # The other one takes over.
         projector.stop()
         projector = other.start("run", metrics_port=port)
-        other.run("rebuild", "--accept-cluster", met, "--max-latency", "0").ends(0)
+        other.run("rebuild", "--accept-cluster", met, "--max-latency", "0").ends(0, "records to replay   2;")
         other.wait_until_current()
         wait_for_kinds(other, "other_cluster")
         other.run("promote").ends(0)

@@ -39,7 +39,7 @@ def test_where_events_went(leadview: Leadview) -> None:
         key = f"{crm.ORGANIZATION}:{crm.LEAD}"
         lead, contact = console.find(key)
         states = (lead["kind"], lead["state"], contact["kind"], contact["state"])
-        assert states == ("shown", "plain", "not applied", "wrong")
+        assert states == ("shown", "wrong", "not applied", "wrong")
         assert [(each["version"], each["kind"]) for each in lead["events"]] == [(4, "outranked"), (5, "shown")]
         assert [each["value"]["contact"] for each in lead["documents"]] == [None]
         for text, kinds in (

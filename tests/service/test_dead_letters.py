@@ -137,6 +137,11 @@ def test_dead_letters_go_when_they_are_corrected_or_dropped(leadview: Leadview) 
     assert "accepted: known" in run("list")
     assert TRACE.decode() in run("show", accepted.field)
     assert re.search(r"  accepted  20\S+Z  known\n", run("show", accepted.field).stdout)
+    missing = f"{accepted.topic}:99:0"
+    for action in ("list", "show"):
+        found = run(action, missing, accepted.field)
+        found.ends(1, f"There is no dead letter {missing}")
+        assert accepted.field in found.stdout
     assert "5 redriven, 5 still bad" in run("redrive")
     assert run("drop", *chosen).stdout == "1 dropped\n"
     leadview.publish(*(message for message in MENDED if message.kind is not resources.CONTACT))

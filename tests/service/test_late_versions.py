@@ -22,6 +22,7 @@ from tests.service.conftest import everywhere
 
 CONTACT, LEAD = (f"{kind}:{crm.ORGANIZATION}:{id_}" for kind, id_ in (("contacts", crm.CONTACT), ("leads", crm.LEAD)))
 ORGANIZATION, KEY = f"organizations:{crm.ORGANIZATION}", f"api-keys:{crm.ORGANIZATION}:{crm.API_KEY}"
+SHOW_CONTACT = ("show", "contact", crm.ORGANIZATION, crm.CONTACT)
 Noted = dict[str, tuple[str | None, int, int]]
 
 
@@ -196,36 +197,40 @@ async def test_repair_in_place_keeps_the_first_of_two_contents_of_one_version(pr
 
 
 @pytest.mark.parametrize(
-    ("messages", "said", "repair"),
+    ("messages", "said", "show", "repair"),
     [
         pytest.param(
             [crm.contact(6), crm.contact(5, first_name="Late")],
             f"contact {crm.CONTACT}",
+            SHOW_CONTACT,
             crm.contact(7),
             id="an older version",
         ),
         pytest.param(
             [crm.contact(6), crm.contact(6, first_name="Late")],
             "published twice",
+            SHOW_CONTACT,
             crm.contact(7),
             id="one version twice",
         ),
         pytest.param(
             [crm.deleted(resources.CONTACT, 7), crm.contact(5)],
             f"contact {crm.CONTACT}",
+            SHOW_CONTACT,
             crm.deleted(resources.CONTACT, 8),
             id="a deleted person",
         ),
         pytest.param(
             [crm.api_key(2, status="revoked"), crm.api_key(1)],
             f"API key {crm.API_KEY}",
+            ("show", "key", crm.API_KEY),
             crm.api_key(3, status="revoked"),
             id="a revoked key",
         ),
     ],
 )
-def test_status_names_the_entity_until_it_is_published_again(
-    leadview: Leadview, messages: list[Message], said: str, repair: Message
+def test_status_and_show_name_the_entity_until_it_is_published_again(
+    leadview: Leadview, messages: list[Message], said: str, show: tuple[str, ...], repair: Message
 ) -> None:
     port = free_port()
     leadview.serve(crm.organization(1), crm.lead(1), *messages, metrics_port=port)
@@ -235,10 +240,12 @@ def test_status_names_the_entity_until_it_is_published_again(
     assert (found.status, status["kinds"]) == (1, ["older_published"])
     assert said in status["verdict"]
     assert said in leadview.run("doctor").ends(1)
+    leadview.run(*show).ends(0, "Its last record, at ", " was ignored: its version ")
     wait_until(lambda: metric(port, "leadview_projector_older_published") == 1, "the metric says so")
     leadview.publish(repair)
     leadview.wait_until_current()
     wait_until(lambda: leadview.run("status").status == 0, "all is well")
+    assert "was ignored" not in leadview.run(*show).stdout
     wait_until(lambda: not leadview.redis.exists(names.LATE_VERSIONS), "the list is empty")
 
 

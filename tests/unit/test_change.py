@@ -401,7 +401,8 @@ BOTH = ORGANIZATION_ID + b":" + LEAD_ID
     ],
 )
 def test_key_in_another_form_is_bad(kind: resources.Kind, key: bytes | None) -> None:
-    with pytest.raises(BadRecord, match="message key is not <organization_id>"):
+    said = "is not" if key else "is missing: expected"
+    with pytest.raises(BadRecord, match=f"message key {said} <organization_id>"):
         entity_key(msgspec.structs.replace(crm.tombstone(kind).record(), key=key))
 
 
@@ -479,6 +480,12 @@ def test_anything_else_in_the_frame_is_bad(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("message", "hint"),
     [
+        pytest.param(
+            valued(orjson.dumps(lead_data())),
+            ". The value is data without an event: publish the whole event, or send its attributes in the headers "
+            "ce_specversion, ce_id, ce_source and ce_type",
+            id="data alone",
+        ),
         pytest.param(
             keyed(FRAME + b'"%b"' % LEAD.key),
             ". It has the frame of a schema registry: use a serializer for plain text (StringSerializer)",

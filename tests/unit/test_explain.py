@@ -34,6 +34,7 @@ from operate.explain.stored import (
 from operate.explain.words import Answer, answer
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
+from projector.ledger.late_versions import LateVersion
 from projector.record import Partition, Record
 from schemas.api_keys import mint
 from schemas.layouts import Head
@@ -293,10 +294,11 @@ def about_lead(
     letters: tuple[DeadLetter, ...] = (),
     refused: Refusal | None = None,
     others: tuple[InGeneration, ...] = (),
+    late: tuple[LateVersion, ...] = (),
     show_documents: bool = False,
     **more: Any,
 ) -> Answer:
-    stored = StoredEntity([in_generation(1, event, contact), *others], list(letters), refused)
+    stored = StoredEntity([in_generation(1, event, contact), *others], list(letters), refused, list(late))
     about = AboutEntity(LEAD, crm.ORGANIZATION, crm.LEAD, stored, **({"spliced": True} | more))
     return answer(about, "crm.", show_documents=show_documents)
 
@@ -318,6 +320,11 @@ GONE = msgspec.structs.replace(SHOWN, live=False)
 WAITING = Told("crm.leads:0:12", 6, 0, "waits", 2)
 IGNORED = Told("crm.leads:0:8", 4, 0, "outranked", shown=SHOWN)
 LOST = Told("crm.leads:0:8", 4, 0, "not stored")
+LATE = LateVersion("leads", KEY, "older", 4, 5, 0, 8, 0, 0)
+SAID_LATE = (
+    "Its last record, at crm.leads:0:8, was ignored: its version 4 is lower than version 5, which was there before it. "
+    "Kafka keeps the last record alone: publish a version above 5."
+)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +360,19 @@ LOST = Told("crm.leads:0:8", 4, 0, "not stored")
         pytest.param(about_lead(None, told=[WAITING]), "not applied", "waits", WAITING.record, id="it waits"),
         pytest.param(about_lead(SHOWN, told=[WAITING]), "shown", "waits", WAITING.record, id="a newer one waits"),
         pytest.param(about_lead(SHOWN, told=[IGNORED]), "shown", "plain", "above 5", id="an older one was ignored"),
+        pytest.param(about_lead(SHOWN, late=(LATE,)), "shown", "wrong", SAID_LATE, id="the last one is not the newest"),
+        pytest.param(
+            about_lead(SHOWN, contact=None, late=(LATE,)), "shown", "wrong", SAID_LATE, id="late, and without contact"
+        ),
+        pytest.param(about_lead(SHOWN, spliced=False, late=(LATE,)), "shown", "wrong", SAID_LATE, id="late, fan-out"),
+        pytest.param(about_lead(GONE, late=(LATE,)), "deleted", "wrong", SAID_LATE, id="late, behind a delete"),
+        pytest.param(
+            about_lead(SHOWN, late=(msgspec.structs.replace(LATE, cause="reused", version=5),)),
+            "shown",
+            "wrong",
+            "was ignored: its version 5 was there before it, with other content. Kafka keeps",
+            id="its version was there",
+        ),
         pytest.param(about_lead(SHOWN, letters=(bad_letter(1),)), "shown", "wrong", "no stage", id="a newer one bad"),
         pytest.param(
             about_lead(msgspec.structs.replace(SHOWN, time=2), letters=(bad_letter(1),)),
@@ -413,6 +433,27 @@ def test_note_says_where_records_of_an_organization_were_looked_for() -> None:
     organization = StoredOrganization(crm.ORGANIZATION, "", None, True, [], None, None)
     about = AboutOrganization(organization, [], Published([], all=False))
     assert "but not all of them in time" in answer(about, "crm.", show_documents=False).note
+
+
+def test_late_version_is_named_once() -> None:
+    found = about_lead(SHOWN, told=[IGNORED], late=(LATE,))
+    assert (found.verdict.count("crm.leads:0:8"), found.page) == (1, "runbook.md#leadviewolderpublished")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        pytest.param(
+            AboutOrganization(StoredOrganization(crm.ORGANIZATION, "", None, True, [], None, None, [], [LATE])),
+            id="an organization",
+        ),
+        pytest.param(StoredKey(HASH, None, [], None, [], [LATE]), id="a key"),
+    ],
+)
+def test_late_version_of_access_is_wrong(about: AboutOrganization | StoredKey) -> None:
+    found = answer(about, "crm.", show_documents=False)
+    assert SAID_LATE in found.verdict
+    assert (found.state, found.page) == ("wrong", "runbook.md#leadviewolderpublished")
 
 
 ACCESS_OFF = words.why(Refusal("access off"))

@@ -142,7 +142,7 @@ LINE = as_line(crm.lead(1))
         ),
         pytest.param(as_line(crm.lead(1), topic="leads"), "", "", id="a topic without its prefix"),
         pytest.param(as_line(crm.lead(1), topic="crm.bookings"), "topic", "allowed are crm.org", id="no such topic"),
-        pytest.param(without(LINE, "key"), "key", "the message key is not <organization_id>", id="no key"),
+        pytest.param(without(LINE, "key"), "key", "the message key is missing: expected <org", id="no key"),
         pytest.param(
             orjson.dumps(orjson.loads(LINE)["value"]).decode(), "line", "without its message key", id="an event alone"
         ),
@@ -156,7 +156,11 @@ LINE = as_line(crm.lead(1))
             as_line(crm.lead(1), value={"type": "crm.leads"}), "$.type", "crm.organization.changed", id="type"
         ),
         pytest.param(as_line(crm.lead(1), value={"type": 7}), "$.type", "is not valid", id="a type of another type"),
-        pytest.param(as_line(crm.lead(1), value={}), "$.type", "is missing: allowed are", id="no type"),
+        pytest.param(as_line(crm.lead(1), value={"data": {}}), "$.type", "is missing: allowed are", id="no type"),
+        pytest.param(as_line(crm.lead(1), value=crm.lead_data()), "$.type", "in the headers ce_spec", id="data alone"),
+        pytest.param(
+            as_line(crm.lead(1), value={"schema": {}, "payload": {}}), "$.type", "schemas.enable=false", id="Connect"
+        ),
         pytest.param(
             as_line(crm.binary(crm.lead(1)), headers={"ce_specversion": "1.0"}),
             "headers.ce_type",
@@ -167,7 +171,7 @@ LINE = as_line(crm.lead(1))
         pytest.param(as_line(crm.lead(1), value="no JSON"), "$", "the value is not JSON", id="not JSON"),
         pytest.param(in_base64(crm.lead(1), b"\0\0\0\0\x07\x02\x48abc"), "$", "frame of a schema registry", id="Avro"),
         pytest.param(as_line(crm.lead(1), key=KEY.upper()), "key", "with ids in lower case", id="the message key"),
-        pytest.param(as_line(crm.lead(1), key=None), "key", "the message key is not", id="a key of null"),
+        pytest.param(as_line(crm.lead(1), key=None), "key", "the message key is missing", id="a key of null"),
         pytest.param(as_line(crm.tombstone(resources.LEAD), key="a:b"), "key", "<entity_id>", id="a tombstone's key"),
         pytest.param(as_line(crm.lead(1), key="k" * 201), "key", "more than 200", id="a limit of keys"),
         pytest.param(

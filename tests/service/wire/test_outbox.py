@@ -137,6 +137,14 @@ def test_the_rows_of_the_table_are_validated(postgres: Postgres) -> None:
     assert ":6: `$.stage` is not valid: allowed are ACCEPTED" in said
 
 
+def test_a_payload_that_is_a_string_of_json_is_refused_as_the_relay_sends_it(postgres: Postgres) -> None:
+    postgres.run("DELETE FROM outbox;" + (EXAMPLE / "lead.sql").read_text("utf-8"))
+    postgres.run("UPDATE outbox SET payload = to_jsonb(payload::text)")
+    status, said = validated(postgres)
+    assert (status, said.splitlines()[-1]) == (1, "1 record: 1 bad")
+    assert "The event is inside a JSON string" in said
+
+
 def validated(postgres: Postgres) -> tuple[int, str]:
     environment = os.environ | {"PGHOST": "127.0.0.1", "PGPORT": str(postgres.port), "PGUSER": "postgres"}
     environment["PATH"] = f"{postgres.programs}:{environment['PATH']}"

@@ -303,21 +303,24 @@ class NoProjector(_Problem, frozen=True):
 
 
 class FewProjectors(_Problem, frozen=True):
-    """Fewer projectors are alive than LEADVIEW_EXPECTED_PROJECTORS says."""
+    """Fewer projectors are alive than LEADVIEW_EXPECTED_PROJECTORS says, here or in a projector that is alive."""
 
     parts = ("projectors",)
     alive: int
     expected: int
 
 
+SharedSetting = Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
+
+
 class OtherSettings(_Problem, frozen=True):
     """These projectors have a value of a setting that has to be the same everywhere. `others` is that of the program
-    that says so, or of most projectors; `alone`: no projector has the value of the program that says so.
+    that says so; `alone`: no projector has it.
     """
 
     parts = ("projectors",)
     programs: tuple[str, ...]
-    setting: Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
+    setting: SharedSetting
     theirs: str
     others: str
     alone: bool = False

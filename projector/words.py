@@ -493,7 +493,7 @@ def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
         case problem.FewProjectors(alive, expected):
             return (
                 f"{alive} of {expected} projectors are running",
-                "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS",
+                "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS of the projectors and of this program",
                 page,
             )
         case problem.OtherSettings(programs, setting, theirs, others, alone):

@@ -219,6 +219,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds that the reading of Redis took."""
     prefix: str | None = None
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
+    group: str | None = None
+    """The same of LEADVIEW_GROUP_ID."""
     expected: int = 0
     """LEADVIEW_EXPECTED_PROJECTORS of the program that observes."""
     principal: str = ""
@@ -357,6 +359,7 @@ class Observer:
             held=held,
             redis_seconds=seconds,
             prefix=self._settings.topic_prefix,
+            group=self._settings.group_id,
             expected=self._settings.expected_projectors,
             principal=self._principal,
             rights=[replace(right, principal=self._principal) for right in rights],

@@ -125,10 +125,12 @@ def _saying(writer: Writer, age_ms: int = 100, **said: Any) -> Writer:
     return replace(writer, age_ms=age_ms, heartbeat=replace(writer.heartbeat, **said))
 
 
-def _projectors(*changes: Mapping[str, Any], prefix: str | None = None, expected: int = 0) -> Observation:
+def _projectors(
+    *changes: Mapping[str, Any], prefix: str | None = None, group: str | None = None, expected: int = 0
+) -> Observation:
     """With the heartbeats of both projectors changed, one after the other."""
     writers = [_saying(writer, **change) for writer, change in zip(_part().writers, changes, strict=True)]
-    return replace(_redis(writers=writers), prefix=prefix, expected=expected)
+    return replace(_redis(writers=writers), prefix=prefix, group=group, expected=expected)
 
 
 def _no_worker(cause: str) -> Observation:
@@ -239,7 +241,7 @@ _DELETES = Retention("delete", 604_800_000, -1)
 
 OBSERVED: dict[str, Callable[[], Observation]] = {
     "no projector": lambda: _projectors(_silent(), _silent()),
-    "one of two projectors is dead": lambda: _projectors(_silent(), {}, expected=2),
+    "one of two projectors is dead": lambda: _projectors(_silent(), {"expected": 2}),
     "one of two projectors stands still": lambda: _projectors({}, _silent(), expected=2),
     "all projectors stand still": lambda: _projectors(_silent(), _silent(), expected=2),
     "Kafka is away": lambda: replace(WELL, kafka=None, kafka_unknown="Kafka does not answer within 1.2 s", oldest=None),
@@ -261,7 +263,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "all projectors have another prefix, and may not see such topics": lambda: _projectors(
         *[{"prefix": "crn."}] * 2, prefix="crm."
     ),
-    "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}),
+    "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}, group="leadview"),
     "a stranger is in the consumer group": _with_a_stranger,
     "Redis is away": lambda: replace(WELL, redis=None, redis_unknown="Redis does not answer within 1.2 s", oldest=None),
     "Redis was emptied, and no projector fills it": lambda: _without_projectors(replace(_part(), record=None)),

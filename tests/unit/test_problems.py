@@ -780,3 +780,35 @@ def test_fewer_projectors_than_expected_are_a_problem(expected: int, kinds: list
     assert [it.kind for it in problems(msgspec.structs.replace(WELL, expected=expected))] == kinds
     nobody = msgspec.structs.replace(survey(redis(projector(age_ms=9000)), kafka()), expected=expected)
     assert problems(nobody) == [problem.NoProjector(("host-1-ab",))]
+
+
+def told(expected: int, age_ms: int = 100) -> Writer:
+    """Returns a projector that was told to expect this number."""
+    one = projector(age_ms=age_ms)
+    return replace(one, heartbeat=replace(one.heartbeat, expected=expected))
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected", "said"),
+    [
+        pytest.param([told(3), told(2)], 0, [problem.FewProjectors(2, 3)], id="`status` was told nothing"),
+        pytest.param([told(2), projector()], 3, [problem.FewProjectors(2, 3)], id="`status` was told more"),
+        pytest.param([told(2), told(2)], 0, [], id="all are there"),
+        pytest.param([told(1), told(9, age_ms=9000)], 0, [], id="one that is gone is not asked"),
+    ],
+)
+def test_the_most_projectors_that_anybody_was_told_to_expect_are_expected(
+    programs: list[Writer], expected: int, said: list[problem.Problem]
+) -> None:
+    found = problems(replace(survey(redis(*programs), kafka()), expected=expected))
+    assert [it for it in found if it.severity == "problem"] == said
+
+
+def test_status_with_another_group_than_the_projectors_says_so() -> None:
+    """It would look for strangers in a group in which nobody is."""
+    one = projector()
+    ours = replace(one, heartbeat=replace(one.heartbeat, group="ours"))
+    for group, said in (("ours", []), ("leadview", [["host-1-ab", "host-1-ab"]])):
+        found = problems(replace(survey(redis(ours, ours), kafka()), group=group))
+        assert [[*it.programs] for it in found if isinstance(it, problem.OtherSettings)] == said
+        assert len(found) == len(said)

@@ -221,10 +221,11 @@ class RedisEvicts(_Problem, frozen=True):
 
 
 class RedisFull(_Problem, frozen=True):
-    """Redis refuses writes. `used` is the share of maxmemory on the fullest server."""
+    """Redis refuses writes. `used` is the share of maxmemory on the fullest server, which is `limit` bytes."""
 
     parts = ("redis", "projectors")
     used: float
+    limit: int
 
 
 class RedisRefusesWrites(_Problem, frozen=True):

@@ -4,6 +4,7 @@ reads them.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import assert_never
 
 import msgspec
@@ -344,13 +345,16 @@ def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:
                 f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
                 "documents would vanish. Set its maxmemory-policy to noeviction",
                 page,
+                f"This does it {_UNTIL_RESTART}:",
+                f"{_REDIS_CLI} CONFIG SET maxmemory-policy noeviction",
             )
-        case problem.RedisFull(used):
+        case problem.RedisFull(used, limit):
             return (
                 "Redis is full",
                 "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
                 page,
-                f"{used:.0%} of maxmemory are used.",
+                f"{used:.0%} of maxmemory are used. If the machine has the memory, this adds a half {_UNTIL_RESTART}:",
+                f"{_REDIS_CLI} CONFIG SET maxmemory {ceil(limit * 1.5 / 1048576)}mb",
             )
         case problem.RedisRefusesWrites(reason):
             return (
@@ -596,6 +600,8 @@ def _entities(entities: Sequence[str], more: int = 0) -> str:
 
 _MOST_NAMED = 3
 """More are counted."""
+_REDIS_CLI = 'redis-cli -u "$LEADVIEW_REDIS_URL"'
+_UNTIL_RESTART = "until Redis restarts, unless you also run CONFIG REWRITE"
 _COMPARED = "projectors compare everything with Kafka, and end this problem by themselves: keep one running"
 _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 

@@ -197,13 +197,13 @@ ROWS: dict[str, Row] = {
     ),
     "Redis evicts": Row(
         sign="`status`: Redis evicts keys when its memory is full",
-        command="`redis-cli CONFIG SET maxmemory-policy noeviction`",
+        command='`redis-cli -u "$LEADVIEW_REDIS_URL" CONFIG SET maxmemory-policy noeviction`, then `CONFIG REWRITE`',
         problems=("redis_evicts",),
         alerts=("RecordsAtRisk",),
     ),
     "Redis is full": Row(
         sign="`status`: Redis is full; what is stored is served",
-        command="`redis-cli CONFIG SET maxmemory …`",
+        command="the line of the message, which raises `maxmemory`, then `CONFIG REWRITE`",
         problems=("redis_full",),
         alerts=("RedisMemory", "Problem"),
     ),

@@ -184,7 +184,7 @@ def of_redis(redis: RedisPart) -> Iterator[Problem]:
     if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
-        yield problem.RedisFull(redis.used)
+        yield problem.RedisFull(redis.used, max(redis.memories, key=lambda it: it.share).limit)
     if redis.refusal:
         yield problem.RedisRefusesWrites(redis.refusal)
     if redis.clocks:

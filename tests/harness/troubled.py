@@ -54,7 +54,7 @@ EVERY: list[problem.Problem] = [
     problem.OtherCluster("one", "other", accepted=True, access=True),
     problem.Evicted("2026-01-01T00:00:00Z"),
     problem.RedisEvicts(("allkeys-lru",)),
-    problem.RedisFull(1.0),
+    problem.RedisFull(1.0, 104_857_600),
     problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
     problem.ClockDiffers((), Clocks(3_600_000, 0)),
     problem.ClockDiffers(("a", "b"), Clocks(0, 3_600_000)),

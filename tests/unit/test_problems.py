@@ -131,6 +131,21 @@ def test_state_without_problems_is_well(found: Observation) -> None:
 
 
 @pytest.mark.parametrize(
+    ("memory", "command"),
+    [
+        pytest.param(Memory(99 << 20, 100 << 20, "noeviction"), "CONFIG SET maxmemory 150mb", id="full"),
+        pytest.param(Memory(99, 100, "noeviction"), "CONFIG SET maxmemory 1mb", id="full, and very small"),
+        pytest.param(Memory(1, 0, "allkeys-lru"), "CONFIG SET maxmemory-policy noeviction", id="evicts"),
+    ],
+)
+def test_what_redis_has_to_be_told_can_be_pasted(memory: Memory, command: str) -> None:
+    """It goes to the Redis of the settings, and says that a restart undoes it."""
+    [said] = wrong(survey(redis(memory=memory), kafka()))
+    assert said.command == f'redis-cli -u "$LEADVIEW_REDIS_URL" {command}'
+    assert said.detail.endswith("until Redis restarts, unless you also run CONFIG REWRITE:")
+
+
+@pytest.mark.parametrize(
     ("found", "said", "advised"),
     [
         pytest.param(

@@ -334,7 +334,7 @@ def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:
     """Returns what `_words` returns about Redis."""
     match about:
         case problem.RedisUnknown(reason):
-            advice = "Correct LEADVIEW_REDIS_URL or the user, or repair Redis; `doctor` finds out more"
+            advice = remedy(reason) or "Correct LEADVIEW_REDIS_URL, or repair Redis; `doctor` finds out more"
             return "Redis cannot be read", f"{reason.rstrip('.')}. {advice}", page
         case problem.Evicted(noticed_at):
             what = "Redis has evicted keys, so documents and API keys may be missing"
@@ -466,7 +466,8 @@ def _of_api(about: _OfApi, page: str) -> tuple[str, ...]:
             elif ready < workers:
                 what = f"{workers - ready} of {workers} workers of the API: not ready, so that their requests get 503"
             told = f"{'; '.join(cause.rstrip('.') for cause in causes[:_MOST_NAMED])}. " if causes else ""
-            return what, f"{told}`doctor --api` with the environment of the API, and its log, say more", no_api
+            more = "`doctor --api` with the environment of the API, and its log, say more"
+            return what, told + "; ".join(filter(None, (remedy(told), more))), no_api
         case problem.ApiReports("not_written"):
             return (
                 "no projector writes to the Redis that the API reads",
@@ -578,6 +579,20 @@ def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, acce
         f"It begins at offset {oldest.first} of {topic}:{oldest.partition}. If its producer is gone:",
         f'kafka-transactions.sh --bootstrap-server "$LEADVIEW_KAFKA_BOOTSTRAP_SERVERS" {abort}',
     )
+
+
+_OF_REPLIES = {
+    "NOAUTH": "Redis wants a password: set LEADVIEW_REDIS_PASSWORD (or LEADVIEW_REDIS_PASSWORD_FILE)",
+    "WRONGPASS": "Redis refuses the user or the password: correct LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD "
+    "(or LEADVIEW_REDIS_PASSWORD_FILE), or the user in Redis",
+    "NOPERM": "The user lacks a right: grant what deploy/redis-users.conf.example has",
+}
+"""By the code of the error with which Redis replies."""
+
+
+def remedy(said: str) -> str:
+    """Returns what to do about a refusal of Redis; empty if it said nothing of the kind."""
+    return next((advice for code, advice in _OF_REPLIES.items() if code in said), "")
 
 
 def _named(message_key: str) -> str:

@@ -181,7 +181,7 @@ ROWS: dict[str, Row] = {
     ),
     "Redis is away": Row(
         sign="Every request gets 503; `status`: Redis cannot be read",
-        command="`leadview doctor`; repair Redis",
+        command="`leadview doctor`; repair Redis, or for NOAUTH set `LEADVIEW_REDIS_PASSWORD` or its file everywhere",
         problems=("redis_unknown",),
         ready=False,
         answer=_AWAY,
@@ -267,7 +267,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast"),
     ),
     "the API's password is changed": Row(
-        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS",
+        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS; or NOAUTH",
         command="correct `LEADVIEW_REDIS_PASSWORD` of the API, or its file, or the user in Redis",
         problems=("api_unavailable",),
         ready=False,
@@ -275,7 +275,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
     ),
     "the projectors' password is changed": Row(
-        sign="`status`: no projector is running, although their processes exist; `/healthz` of each: … WRONGPASS",
+        sign="`status`: no projector is running, although their processes exist; `/healthz` of each: WRONGPASS, NOAUTH",
         command="correct `LEADVIEW_REDIS_PASSWORD` of the projectors, or its file, or the user in Redis",
         problems=("no_projector",),
         reported=("redis_unknown",),
@@ -341,7 +341,7 @@ ROWS: dict[str, Row] = {
     "master and replica are away": Row(
         servers="sentinel",
         sign="Every request gets 503; `status`: Redis cannot be read",
-        command="`leadview doctor`; repair Redis",
+        command="`leadview doctor`; repair Redis, or for NOAUTH set `LEADVIEW_REDIS_PASSWORD` or its file everywhere",
         problems=("redis_unknown",),
         ready=False,
         answer=_AWAY,

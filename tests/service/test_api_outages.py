@@ -213,7 +213,7 @@ def test_a_password_that_is_changed_while_the_api_runs(
     api.names("WRONGPASS", caller)
     assert "unasked  whether the API serves" in api.leadview.run("status").stdout
     own = {"redis_username": "api", "redis_password": "secret"}
-    advice = "Start Redis, or correct LEADVIEW_REDIS_URL, LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD"
+    advice = "correct LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD"
     api.leadview.run("doctor", "--api", **own).ends(1, "problem  Redis rights of the API: WRONGPASS", advice)
     client.execute_command("ACL", "SETUSER", "api", ">secret")
     wait_until(api.is_well, "it serves again")

@@ -135,6 +135,17 @@ def test_doctor_says_what_is_not_there(leadview: Leadview, monkeypatch: pytest.M
 
 
 @pytest.mark.apache
+def test_doctor_says_once_that_redis_wants_a_password(leadview: Leadview, own_redis: RedisServer) -> None:
+    with redis.Redis(port=own_redis.port) as admin:
+        admin.config_set("requirepass", "secret")
+    done = leadview.run("doctor", redis_url=own_redis.url)
+    found = problem(done, "Redis", "Redis wants a password: set LEADVIEW_REDIS_PASSWORD")
+    assert found["Redis rights of the projector"] == "unknown"
+    assert (done.stdout.count("NOAUTH"), "Start Redis" in done.stdout) == (1, False)
+    assert leadview.run("doctor", redis_url=own_redis.url, redis_password="secret").status == 0
+
+
+@pytest.mark.apache
 def test_doctor_names_the_rights_that_a_user_lacks(with_users: Leadview, users_redis: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
     of_projector = partial(with_users.run, "doctor", **users["projector"])

@@ -131,6 +131,24 @@ def test_state_without_problems_is_well(found: Observation) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reply", "advised"),
+    [
+        pytest.param(
+            "NOAUTH Authentication required.", "Redis wants a password: set LEADVIEW_REDIS_PASSWORD", id="none"
+        ),
+        pytest.param("WRONGPASS invalid username-password pair", "correct LEADVIEW_REDIS_USERNAME", id="a wrong one"),
+        pytest.param("NOPERM User x has no permissions", "deploy/redis-users.conf.example", id="a right"),
+    ],
+)
+def test_redis_that_refuses_a_program_is_not_repaired_but_given_what_it_wants(reply: str, advised: str) -> None:
+    unready = replace(NOT_READY, causes=(f"there is no connection to Redis: {reply}",))
+    for found in (survey(f"Redis: {reply}", kafka()), replace(survey(redis(), kafka()), api=unready)):
+        [said] = wrong(found)
+        assert advised in said.advice
+        assert "repair Redis" not in said.advice
+
+
+@pytest.mark.parametrize(
     ("memory", "command"),
     [
         pytest.param(Memory(99 << 20, 100 << 20, "noeviction"), "CONFIG SET maxmemory 150mb", id="full"),

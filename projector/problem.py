@@ -475,6 +475,8 @@ class DeadLetters(_Note, frozen=True):
     count: int
     unknown: int = 0
     """The number of those of which it is not known whether readers see an older state because of them."""
+    named: int = 0
+    """The number of further ones, because of which entities are as before: a problem names those."""
 
 
 class Silent(_Note, frozen=True):

@@ -31,7 +31,7 @@ from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
-from projector.problem import Evicted, KafkaDenies, OtherLayout, Problem
+from projector.problem import ClockDiffers, Evicted, KafkaDenies, OtherLayout, Problem
 from projector.reason import RedisReason
 from projector.record import Partition
 from projector.redis import rights
@@ -126,10 +126,10 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Diagn
             redis,
             {
                 "Redis version": partial(_version, store),
-                "Redis eviction": partial(_eviction, found),
+                "Redis memory": partial(_memory, found),
                 "Redis clock": partial(_clock, store),
                 "Redis data": partial(_data, found),
-                "Redis late records": partial(_late, found),
+                "Redis records": partial(_shown, found),
             },
         ),
         await _rights("Redis rights of the projector", settings, rights.PROJECTS, redis),
@@ -259,13 +259,14 @@ async def _version(store: Store) -> str:
     return ", ".join(map(str, versions))
 
 
-async def _eviction(found: Observation) -> str:
+async def _memory(found: Observation) -> str:
     redis = _known(found.redis, found.redis_unknown)
     bounded = all(memory.limit for memory in redis.memories)
     used = f"{redis.used:.0%} of maxmemory are used"
     unbounded = "maxmemory is not set, so Redis may use all memory of its machine"
     evicted = [it for it in of_history(found) if isinstance(it, Evicted)]
-    return _without([*of_redis(redis), *evicted], f"no document is evicted; {used if bounded else unbounded}")
+    found_here = [it for it in of_redis(redis) if not isinstance(it, ClockDiffers)]
+    return _without([*found_here, *evicted], f"no document is evicted; {used if bounded else unbounded}")
 
 
 async def _clock(store: Store) -> str:
@@ -287,7 +288,7 @@ async def _data(found: Observation) -> str:
     return "; ".join([said, *(say(OtherLayout(layout)).what for layout in redis.other_layouts)])
 
 
-async def _late(found: Observation) -> str:
+async def _shown(found: Observation) -> str:
     """Redis knows it as far as the topics were read. Whatever empties it, such as a rebuild, shows the last records."""
     redis = _known(found.redis, found.redis_unknown)
     return _without(of_records(redis), "no last record is known that is bad, or older than the one that is served")

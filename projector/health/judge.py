@@ -369,8 +369,9 @@ def notes(found: Observation) -> Iterator[Problem]:
         yield nobody
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
-    if others := redis.dead_letters - len(redis.bad_access) - len(redis.newest_bad):
-        yield problem.DeadLetters(others, redis.unjudged)
+    named = len(redis.bad_access) + len(redis.newest_bad)
+    if others := redis.dead_letters - named:
+        yield problem.DeadLetters(others, redis.unjudged, named)
     for writer in redis.silent(found.at):
         role = writer.heartbeat.role
         # If no projector is alive, that problem says which ones there were. A rebuild whose generation is gone is over.

@@ -16,6 +16,7 @@ from docs.generate.troubles import ROWS
 from operate.commands import status
 from operate.console import pages
 from projector import problem
+from projector.dead_letter import DeadLetter
 from projector.health.judge import problems, unattended
 from projector.health.observe import ApiPart, KafkaPart, Observation, RedisPart
 from projector.kafka.groups import Member
@@ -730,6 +731,7 @@ MANY = tuple(f"name-{number}" for number in range(4))
         pytest.param(
             problem.DocumentsAsBefore(tuple(f"leads:{it}:lead" for it in MANY)), id="bad records of documents"
         ),
+        pytest.param(problem.OlderPublished(tuple(f"leads:{it}:lead" for it in MANY)), id="older versions"),
         pytest.param(problem.ForeignMember((problem.Stranger("", "", "", MANY),)), id="partitions of a stranger"),
         pytest.param(problem.ForeignMember((problem.Stranger("", "", "", ()),) * 4), id="strangers"),
         pytest.param(
@@ -743,7 +745,59 @@ MANY = tuple(f"name-{number}" for number in range(4))
 def test_more_than_three_are_counted_and_not_named(about: problem.Problem) -> None:
     text = str(say(about))
     assert MANY[3] not in text
-    assert "and 1 more" in text or "4 entities, such as" in text
+    assert "and 1 more" in text
+
+
+@pytest.mark.parametrize(
+    ("about", "first", "then"),
+    [
+        pytest.param(
+            problem.DocumentsAsBefore(tuple(f"leads:one:{number}" for number in range(50))),
+            "50 leads show an old state, because their newest record is bad",
+            "They are lead 0, lead 1, lead 2 of organization one and 47 more.",
+            id="many documents of an organization",
+        ),
+        pytest.param(
+            problem.DocumentsAsBefore(("leads:one:1",), 5),
+            "1 lead shows an old state, because its newest record is bad",
+            "It is lead 1 of organization one.",
+            id="one document",
+        ),
+        pytest.param(
+            problem.DocumentsAsBefore(("leads:one:1", "contacts:one:2", "contacts:other:3")),
+            "2 contacts and 1 lead show an old state, because their newest record is bad",
+            "They are lead 1, contact 2 of organization one, contact 3 of organization other.",
+            id="documents of both kinds",
+        ),
+        pytest.param(
+            problem.AccessAsBefore(("one", "one:key", "other:key")),
+            "2 API keys and 1 organization are as before, because records of them are bad; a revoked key may still "
+            "work",
+            "They are organization one, API key key of organization one, API key key of organization other.",
+            id="access",
+        ),
+        pytest.param(
+            problem.OlderPublished((), 0, 3),
+            "3 entities have a last record in Kafka that is not the newest one: an older version was published "
+            "behind a newer one",
+            "They are not among those that are remembered.",
+            id="older versions of entities that are only counted",
+        ),
+    ],
+)
+def test_first_line_counts_and_the_ids_follow(about: problem.Problem, first: str, then: str) -> None:
+    said = say(about)
+    assert said.what == first
+    assert said.detail.startswith(then)
+    assert not re.search("organization one|organization other", f"{said.what} {said.advice}")
+    assert "alone" not in str(said)
+
+
+def test_dead_letters_beside_those_that_a_problem_names_are_others() -> None:
+    bad = [DeadLetter("crm.leads", 0, number, f"one:{number}", "bad", 0) for number in range(50)]
+    for newest_bad, said in ((bad, "2 other dead letters"), ([], "52 dead letters")):
+        [note] = notes(survey(replace(redis(dead_letters=52), newest_bad=newest_bad), kafka()))
+        assert note.what == said
 
 
 SILENT = ["silent for 9 s"]
@@ -754,7 +808,7 @@ SILENT = ["silent for 9 s"]
     [
         pytest.param(
             survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka()),
-            ["rebuild due", "dead letters", *SILENT],
+            ["rebuild due", "2 dead letters", *SILENT],
             id="several",
         ),
         pytest.param(survey("Redis", kafka()), [], id="nothing can be read"),

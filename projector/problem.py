@@ -269,10 +269,11 @@ class ApiUnknown(_Problem, frozen=True):
 
 
 class ApiUnavailable(_Problem, frozen=True):
-    """The API answers 503. Of `workers` workers, `ready` are ready; `workers` is 0 if the API does not say it.
+    """The API answers 503, or not at all. Of `workers` workers, `ready` are ready; `workers` is 0 if the API does not
+    say it.
 
     `causes` are the errors that the others have met. `unavailable` is how many requests for documents got 503 in each
-    of the last seconds.
+    of the last seconds. `filling`: it is only that projectors are still filling Redis.
     """
 
     parts = ("api",)
@@ -280,6 +281,7 @@ class ApiUnavailable(_Problem, frozen=True):
     workers: int
     causes: tuple[str, ...]
     unavailable: float
+    filling: bool = False
 
 
 class ApiReports(_Problem, frozen=True):

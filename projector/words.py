@@ -472,12 +472,15 @@ def _of_api(about: _OfApi, page: str) -> tuple[str, ...]:
     match about:
         case problem.ApiUnknown(unread):
             return "the metrics of the API cannot be read", f"{unread}. Look whether it runs, and its address", no_api
-        case problem.ApiUnavailable(ready, workers, causes, unavailable):
+        case problem.ApiUnavailable(ready, workers, causes, unavailable, filling):
             what = f"{unavailable:.1f} requests a second get 503"
             if not ready:
-                what = "no worker of the API is ready, so that every request gets 503"
+                what = "no worker of the API is ready, so that every request gets 503 or no answer"
             elif ready < workers:
-                what = f"{workers - ready} of {workers} workers of the API: not ready, so that their requests get 503"
+                of = f"{workers - ready} of {workers} workers of the API"
+                what = f"{of}: not ready, so that their requests get 503 or no answer"
+            if filling:
+                return what, "wait: projectors fill Redis from the topics, and the API serves when that is done", no_api
             told = f"{'; '.join(cause.rstrip('.') for cause in causes[:_MOST_NAMED])}. " if causes else ""
             more = "`doctor --api` with the environment of the API, and its log, say more"
             return what, told + "; ".join(filter(None, (remedy(told), more))), no_api

@@ -163,7 +163,8 @@ def of_api(found: Observation) -> Iterator[Problem]:
     if api.unread:
         yield problem.ApiUnknown(api.unread)
     elif (ready := api.ready_workers or 0) < (api.workers or 1) or api.unavailable:
-        yield problem.ApiUnavailable(ready, api.workers or 0, api.causes, api.unavailable or 0.0)
+        filling = api.filling and bool(found.redis and found.redis.living)
+        yield problem.ApiUnavailable(ready, api.workers or 0, api.causes, api.unavailable or 0.0, filling)
     for label, workers in sorted(api.reported.items()):
         yield problem.ApiReports(label, workers)
 

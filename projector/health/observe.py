@@ -155,8 +155,9 @@ class ApiPart(msgspec.Struct, frozen=True):
 
     `answers` has the rate of each status, and `unavailable` the rate of 503 to requests for documents. Of `workers`
     workers, `ready_workers` are ready; `causes` are the errors that others have met. `reported` has the number of
-    workers that report a problem, by its name. `waiting` is the number of requests that wait for a change now. What is
-    not known is None. `unread` says which metrics ports could not be read, and why.
+    workers that report a problem, by its name. `filling`: all that keeps workers from serving, or requests from being
+    served, is that Redis does not hold everything yet. `waiting` is the number of requests that wait for a change now.
+    What is not known is None. `unread` says which metrics ports could not be read, and why.
     """
 
     requests: float | None = None
@@ -168,6 +169,7 @@ class ApiPart(msgspec.Struct, frozen=True):
     workers: int | None = None
     unavailable: float | None = None
     causes: tuple[str, ...] = ()
+    filling: bool = False
     reported: dict[str, int] = {}
     waiting: int | None = None
 

@@ -66,6 +66,7 @@ EVERY: list[problem.Problem] = [
     problem.ApiUnavailable(0, 2, ("WRONGPASS invalid username-password pair or user is disabled.",), 1.0),
     problem.ApiUnavailable(1, 2, (), 0.0),
     problem.ApiUnavailable(2, 2, (), 1.6),
+    problem.ApiUnavailable(0, 2, ("not complete",), 1.6, filling=True),
     problem.ApiReports("not_written", 1),
     problem.ApiReports("clock_differs", 1),
     problem.ApiReports("of_a_newer_version", 1),

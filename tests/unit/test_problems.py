@@ -131,6 +131,16 @@ def test_state_without_problems_is_well(found: Observation) -> None:
     assert headline(wrong(found)) == "all is well"
 
 
+def test_api_that_waits_until_projectors_have_filled_redis_is_left_alone() -> None:
+    """`status` may see a Redis that is complete, a moment before the API does."""
+    filling = replace(NOT_READY, causes=("the projection is not complete in this part of Redis",), filling=True)
+    for programs, advised in ((projector(), "wait: "), (projector(age_ms=9000), "`doctor --api`")):
+        said = wrong(replace(survey(redis(programs), kafka()), api=filling))[-1]
+        assert said.what == "no worker of the API is ready, so that every request gets 503 or no answer"
+        assert advised in said.advice
+        assert ("doctor" in said.advice) is (advised != "wait: ")
+
+
 @pytest.mark.parametrize(
     ("reply", "advised"),
     [

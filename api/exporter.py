@@ -56,16 +56,18 @@ class WorkersCollector(Collector):
 
     def health(self) -> HealthAnswer:
         """Returns healthy if at least one worker is ready, and none reports a problem. `causes` has the errors that
-        keep workers from being ready.
+        keep workers from being ready; `filling`: these say only that Redis does not hold everything yet.
         """
         workers = read_snapshots(self._snapshots)
-        causes = sorted({worker.unready for worker in workers if worker.unready})
+        unready = [worker for worker in workers if worker.unready]
+        causes = sorted({worker.unready for worker in unready})
         problems = [words for name, words in _WORDS.items() if any(name in worker.problems for worker in workers)]
         if not any(worker.ready for worker in workers):
             why = "; ".join(causes) or "none has started yet, or all stand still"
             problems.insert(0, f"no worker is ready to serve: {why}")
         body = {"status": "unhealthy", "problems": problems} if problems else {"status": "ok"}
-        return HealthAnswer(not problems, body | ({"causes": causes} if causes else {}))
+        why_not = {"causes": causes, "filling": all(worker.rebuilding for worker in unready)} if causes else {}
+        return HealthAnswer(not problems, body | why_not)
 
 
 def serve_metrics(host: str, port: int, snapshots: Path, workers: int) -> MetricsServer:

@@ -55,8 +55,9 @@ class RouteCounters(Struct):
 
 
 class Counters(Struct):
-    """Everything that one worker counts. The gauges (`in_flight`, `waiting`, `generation`, `ready`, `unready`) are set
-    by each snapshot, and `projectors`, `measured_at`, `complete_until` and `problems` by `read_heartbeats`.
+    """Everything that one worker counts. The gauges (`in_flight`, `waiting`, `generation`, `ready`, `unready`,
+    `rebuilding`) are set by each snapshot, and `projectors`, `measured_at`, `complete_until` and `problems` by
+    `read_heartbeats`.
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
@@ -71,6 +72,8 @@ class Counters(Struct):
     ready: bool = False
     unready: str = ""
     """The error that keeps the worker from being ready; empty if it is ready."""
+    rebuilding: bool = False
+    """It is only that Redis does not hold everything yet."""
     projectors: int | None = None
     """Those with a recent heartbeat; None if Redis could not be read."""
     measured_at: int = 0
@@ -93,6 +96,7 @@ async def report_counters(
             counters.waiting = waiting.total
             counters.generation = serving.generation
             counters.ready, counters.unready = serving.ready, serving.unready
+            counters.rebuilding = serving.rebuilding
             write_snapshot(directory, counters)
             await asyncio.sleep(SNAPSHOT_SECONDS)
     finally:

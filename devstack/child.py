@@ -21,6 +21,11 @@ class ServerFailed(StackFailed):
     """A server ended by itself or did not become ready. The message contains the end of its log."""
 
 
+def _ended(status: int) -> str:
+    """Returns how a process ended, from its status: below 0, a signal has killed it."""
+    return f"ended with status {status}" if status >= 0 else f"was killed ({signal.Signals(-status).name})"
+
+
 class Child:
     """One process, and a context manager that stops it. Its output is appended to `log`. With `piped`, the caller reads
     and writes its standard streams.
@@ -107,7 +112,7 @@ class Child:
     def check_running(self) -> None:
         """Raises ServerFailed if the process has ended."""
         if not self.running:
-            raise self.failure(f"ended with status {self._process.returncode}")
+            raise self.failure(_ended(self._process.returncode))
 
     def failure(self, what: str) -> ServerFailed:
         """Returns an error to raise. Its message contains the end of the log."""

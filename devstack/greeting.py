@@ -21,13 +21,15 @@ def greeting(
     etag: str | None = None,
     addresses: Mapping[str, str] = MappingProxyType({}),
     variables: Mapping[str, str] | None = None,
+    hidden: Sequence[str] = (),
     personas: Sequence[Persona] = (),
     notes: Sequence[str] = (),
 ) -> str:
     """Returns the text for the first of `tenants`. `etag` is the present ETag of its contact.
 
-    `addresses` are shown by name. `variables` are the settings that the projector's commands need on this
-    machine; None if they cannot run here. `personas` are the keys of the sandbox. `notes` stand below the addresses.
+    `addresses` are shown by name. `variables` are the settings that the projector's commands need on this machine; None
+    if they cannot run here. `hidden` are those that have to be set as well. `personas` are the keys of the sandbox.
+    `notes` stand below the addresses.
     """
     tenant, other = tenants[0], tenants[1]
     rows = {
@@ -47,6 +49,8 @@ def greeting(
         *_lines(base_url, tenant, other, etag),
     ]
     if variables is not None:
+        if hidden:
+            lines += ("", f"# secrets are not printed: set {', '.join(hidden)} in that terminal first")
         lines += ("", "# whether all is well", _status(variables, addresses["metrics, api"]))
         shown = {"API": base_url, "API_KEY": tenant.api_key, "LEAD_ID": tenant.lead_id}
         shown |= {"ORGANIZATION": tenant.organization_id, "KAFKA": addresses["Kafka"]}

@@ -169,13 +169,15 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
         )
         print(f"Leadview is ready, {time.monotonic() - started:.1f} s after the start. Ctrl-C ends it.\n")
         limits = f"{settings.key_rate_limit} per key, {settings.organization_rate_limit} per organization"
+        settings_, hidden = stack.for_commands
         text = greeting(
             stack.base_url,
             crm.tenants,
             limits=limits,
             etag=etag,
             addresses=stack.addresses,
-            variables=stack.embedded,
+            variables=settings_,
+            hidden=hidden,
             personas=PERSONAS if arguments.sandbox else (),
             notes=() if arguments.kafka or arguments.apache_kafka else (EMBEDDED_KAFKA,),
         )

@@ -19,14 +19,31 @@ from devstack.sandbox import unsteady
 from devstack.threads import in_thread
 from devstack.waiting import wait_until
 from runtime.metrics_port import url
+from schemas.redis_url import without_password
 from schemas.resources import BY_TOPIC
-from schemas.settings import ApiSettings, ProjectorSettings, effective, load
+from schemas.secret_files import secret_fields
+from schemas.settings import ApiSettings, ProjectorSettings, effective, load, variable
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 _SERVERS = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
 _CONSOLE = "console"
 _STOP_SECONDS = 8.0
 _POLL_SECONDS = 0.1
+
+
+def for_commands(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the settings of the projector that are not secret, and the names of the secret ones."""
+    fields = {
+        variable(field): field for field in ProjectorSettings.__struct_fields__ if not field.startswith("metrics_")
+    }
+    given = {name: value for name, value in variables.items() if value and name in fields}
+    secret = secret_fields(ProjectorSettings)
+    hidden = [
+        name
+        for name, value in given.items()
+        if fields[name] in secret and not (fields[name] == "redis_url" and without_password(value) == value)
+    ]
+    return {name: value for name, value in given.items() if name not in hidden}, hidden
 
 
 class Stack:
@@ -42,7 +59,7 @@ class Stack:
         self._checks: list[Callable[[], None]] = []
         self._published = 0
         self.processes: dict[str, Program] = {}
-        self.embedded: dict[str, str] = {}
+        self._embedded: set[str] = set()
         """The settings that name the embedded servers."""
 
     @property
@@ -65,12 +82,20 @@ class Stack:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where the servers are, without passwords, and the metrics."""
+        """Where the servers are, without passwords, and the metrics and the logs."""
         shown = effective(self._projector)
         exporting = {name: each for name, each in self.processes.items() if name != _CONSOLE}
         metrics = {f"metrics, {name}": f"http://127.0.0.1:{each.metrics_port}" for name, each in exporting.items()}
         console = {_CONSOLE: f"http://127.0.0.1:{self._console_port}"}
-        return console | {name: str(shown[setting]) for name, setting in _SERVERS.items()} | metrics
+        servers = {name: str(shown[setting]) for name, setting in _SERVERS.items()}
+        return {**console, **servers, **metrics, "logs": str(self._scratch)}
+
+    @property
+    def for_commands(self) -> tuple[dict[str, str], list[str]]:
+        """The settings with which the commands of operators look at this stack, and the names of those that are secret
+        and have to be set as well.
+        """
+        return for_commands(self._variables)
 
     def start(self, rate: float, *, apache_kafka: bool, unsteady_organization: str | None = None) -> None:
         """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed, TimeoutError.
@@ -134,11 +159,12 @@ class Stack:
             kafka.create_topic(self._projector.topic_prefix + topic, PARTITIONS)
 
     def _use(self, setting: str, address: str) -> None:
-        self._variables[setting] = self.embedded[setting] = address
+        self._variables[setting] = address
+        self._embedded.add(setting)
 
     def _run_console(self) -> None:
         """The console shows documents, and acts, only where nothing but sample data can be."""
-        sample = ("--show-documents",) if len(self.embedded) == len(_SERVERS) else ()
+        sample = ("--show-documents",) if len(self._embedded) == len(_SERVERS) else ()
         metrics = f"http://127.0.0.1:{self.processes['api'].metrics_port}"
         words = ("console", "--port", str(self._console_port), "--api-metrics", metrics, *sample)
         self._run(_CONSOLE, PROJECTOR, *words)

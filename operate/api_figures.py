@@ -35,8 +35,9 @@ _DOCUMENTS = frozenset(it.noun for it in RESOURCES)
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """The counters of all metrics ports together. `buckets` counts requests by the upper bound of their duration, and
-    `unavailable` the requests for documents that got 503. `workers` is 0 if the API does not say it.
+    """The counters of all metrics ports together. `buckets` counts requests by the upper bound of their duration,
+    `unavailable` the requests for documents that got 503, and `rebuilding` those that did because Redis did not hold
+    everything. `workers` is 0 if the API does not say it.
     """
 
     at: float
@@ -45,6 +46,7 @@ class Figures(msgspec.Struct, frozen=True):
     ready_workers: int
     workers: int = 0
     unavailable: float = 0
+    rebuilding: float = 0
     reported: Mapping[str, int] = {}
     waiting: int = 0
 
@@ -55,7 +57,7 @@ def counts(texts: Sequence[str], at: float) -> Figures:
     buckets: Counter[float] = Counter()
     reported: Counter[str] = Counter()
     gauges: Counter[str] = Counter()
-    unavailable = 0.0
+    unavailable = rebuilding = 0.0
     for text in texts:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -63,6 +65,8 @@ def counts(texts: Sequence[str], at: float) -> Figures:
                     answers[sample.labels["status"]] += sample.value  # type: ignore[assignment]
                     if sample.labels["status"] == "503" and sample.labels["route"] in _DOCUMENTS:
                         unavailable += sample.value
+                elif sample.name == metrics.REDIS_ERRORS.exported[0]:
+                    rebuilding += sample.value if sample.labels["reason"] == "rebuilding" else 0
                 elif sample.name == _BUCKET:
                     buckets[float(sample.labels["le"])] += sample.value  # type: ignore[assignment]
                 elif sample.name in _GAUGES and sample.value == sample.value:
@@ -70,18 +74,19 @@ def counts(texts: Sequence[str], at: float) -> Figures:
                 elif sample.name == metrics.API_PROBLEMS.name and sample.value:
                     reported[sample.labels["problem"]] += int(sample.value)
     ready, workers, waiting = (gauges[name] for name in _GAUGES)
-    return Figures(at, answers, buckets, ready, workers, unavailable, reported, waiting)
+    return Figures(at, answers, buckets, ready, workers, unavailable, rebuilding, reported, waiting)
 
 
-def figures(before: Figures, after: Figures, causes: Sequence[str] = ()) -> ApiPart:
+def figures(before: Figures, after: Figures, causes: Sequence[str] = (), *, filling: bool = False) -> ApiPart:
     """Returns what happened between two readings. A counter that went back belongs to a program that was restarted.
-    `causes` are the errors that keep workers from serving.
+    `causes` are the errors that keep workers from serving; `filling`: only that Redis does not hold everything yet.
     """
     now = ApiPart(
         ready_workers=after.ready_workers,
         workers=after.workers or None,
         waiting=after.waiting,
         causes=tuple(causes),
+        filling=filling,
         reported=dict(after.reported),
     )
     seconds = after.at - before.at
@@ -92,6 +97,8 @@ def figures(before: Figures, after: Figures, causes: Sequence[str] = ()) -> ApiP
         for status, value in sorted(after.answers.items())
         if value >= before.answers.get(status, 0)
     }
+    unavailable = max(0.0, after.unavailable - before.unavailable)
+    others = unavailable - (after.rebuilding - before.rebuilding)
     grown = {bound: value - before.buckets.get(bound, 0) for bound, value in sorted(after.buckets.items())}
     return replace(
         now,
@@ -99,7 +106,8 @@ def figures(before: Figures, after: Figures, causes: Sequence[str] = ()) -> ApiP
         answers=rates,
         p50=_quantile(grown, 0.5),
         p99=_quantile(grown, 0.99),
-        unavailable=max(0.0, after.unavailable - before.unavailable) / seconds,
+        unavailable=unavailable / seconds,
+        filling=others <= 0 and (filling or (bool(unavailable) and not causes)),
     )
 
 
@@ -143,6 +151,7 @@ class _Health(msgspec.Struct):
     """What `/healthz` of a metrics port says: why workers do not serve."""
 
     causes: list[str] = []
+    filling: bool = False
 
 
 class _Port(NamedTuple):
@@ -150,6 +159,7 @@ class _Port(NamedTuple):
 
     exported: str = ""
     causes: Sequence[str] = ()
+    filling: bool = False
     unread: str = ""
 
 
@@ -167,12 +177,13 @@ class ApiMetrics:
         ports = await asyncio.gather(*(asyncio.to_thread(_fetch, url) for url in self._urls))
         now = counts([port.exported for port in ports], time.monotonic())
         causes = dict.fromkeys(cause for port in ports for cause in port.causes)
+        filling = bool(causes) and all(port.filling for port in ports if port.causes)
         if unread := "; ".join(filter(None, (port.unread for port in ports))):
             self._read.clear()
             return replace(figures(now, now, [*causes]), unread=unread)
         self._read.add(now.at, now)
         _, before = self._read.oldest or (now.at, now)
-        return figures(before, now, [*causes])
+        return figures(before, now, [*causes], filling=filling)
 
     async def watched(self) -> ApiPart | None:
         """Returns the same. If nothing was read before, it watches the API for a second, so that rates are known."""
@@ -186,7 +197,7 @@ class ApiMetrics:
 def _fetch(url: str) -> _Port:
     try:
         health = msgspec.json.decode(_ask(f"{url}/healthz"), type=_Health)
-        return _Port(_ask(f"{url}/metrics").decode(), health.causes)
+        return _Port(_ask(f"{url}/metrics").decode(), health.causes, health.filling)
     except (OSError, HTTPException, ValueError) as error:
         return _Port(unread=f"{url} ({error})")
 

@@ -221,10 +221,11 @@ class RedisEvicts(_Problem, frozen=True):
 
 
 class RedisFull(_Problem, frozen=True):
-    """Redis refuses writes. `used` is the share of maxmemory on the fullest server."""
+    """Redis refuses writes. `used` is the share of maxmemory on the fullest server, which is `limit` bytes."""
 
     parts = ("redis", "projectors")
     used: float
+    limit: int
 
 
 class RedisRefusesWrites(_Problem, frozen=True):
@@ -268,10 +269,11 @@ class ApiUnknown(_Problem, frozen=True):
 
 
 class ApiUnavailable(_Problem, frozen=True):
-    """The API answers 503. Of `workers` workers, `ready` are ready; `workers` is 0 if the API does not say it.
+    """The API answers 503, or not at all. Of `workers` workers, `ready` are ready; `workers` is 0 if the API does not
+    say it.
 
     `causes` are the errors that the others have met. `unavailable` is how many requests for documents got 503 in each
-    of the last seconds.
+    of the last seconds. `filling`: it is only that projectors are still filling Redis.
     """
 
     parts = ("api",)
@@ -279,6 +281,7 @@ class ApiUnavailable(_Problem, frozen=True):
     workers: int
     causes: tuple[str, ...]
     unavailable: float
+    filling: bool = False
 
 
 class ApiReports(_Problem, frozen=True):
@@ -303,21 +306,24 @@ class NoProjector(_Problem, frozen=True):
 
 
 class FewProjectors(_Problem, frozen=True):
-    """Fewer projectors are alive than LEADVIEW_EXPECTED_PROJECTORS says."""
+    """Fewer projectors are alive than LEADVIEW_EXPECTED_PROJECTORS says, here or in a projector that is alive."""
 
     parts = ("projectors",)
     alive: int
     expected: int
 
 
+SharedSetting = Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
+
+
 class OtherSettings(_Problem, frozen=True):
     """These projectors have a value of a setting that has to be the same everywhere. `others` is that of the program
-    that says so, or of most projectors; `alone`: no projector has the value of the program that says so.
+    that says so; `alone`: no projector has it.
     """
 
     parts = ("projectors",)
     programs: tuple[str, ...]
-    setting: Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
+    setting: SharedSetting
     theirs: str
     others: str
     alone: bool = False
@@ -471,6 +477,8 @@ class DeadLetters(_Note, frozen=True):
     count: int
     unknown: int = 0
     """The number of those of which it is not known whether readers see an older state because of them."""
+    named: int = 0
+    """The number of further ones, because of which entities are as before: a problem names those."""
 
 
 class Silent(_Note, frozen=True):

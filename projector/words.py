@@ -3,7 +3,9 @@ reads them.
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import assert_never
 
 import msgspec
@@ -14,7 +16,7 @@ from projector.reason import Reason
 from schemas import words
 from schemas.control import LAYOUT
 from schemas.heartbeat import HaltedLine, KafkaRight, LineTrouble
-from schemas.resources import RESOURCES
+from schemas.resources import KINDS
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -279,17 +281,19 @@ def _of_records(about: _OfRecords, page: str) -> tuple[str, ...]:
             verify = f"`verify{' --access' if access else ''}`, which ends this problem if nothing differs"
             return what, f"{advice} {verify}", page, f"Noticed at {noticed_at}."
         case problem.OlderPublished(entities, reused, more):
-            advice = (
-                "Kafka keeps the last record alone, so after a rebuild, or if Redis is emptied, it is served, also if "
-                "what it shows was deleted or revoked. Let the core product publish the entity again with a higher "
-                "version, which ends this problem"
-            )
             older, twice = "an older version was published behind a newer one", "one version was published twice"
             happened = f"{older}, or {twice}" if reused else older
             if reused and reused == len(entities) and not more:
                 happened = f"{twice}, with different content"
-            what = f"the last record of {_entities(entities, more)} is not the newest one: {happened}"
-            return what, advice, "runbook.md#leadviewolderpublished"
+            they = _Entities(entities, more)
+            has = "has" if they.is_one else "have"
+            served = "the last record, which would be served then, also if what it shows was deleted or revoked."
+            return (
+                f"{they.count} {has} a last record in Kafka that is not the newest one: {happened}",
+                f"let the core product publish {they.them} again with a higher version, which ends this problem",
+                "runbook.md#leadviewolderpublished",
+                f"{they.named} {_BEFORE_A_REBUILD} {served}",
+            )
         case problem.Misplaced(topics):
             return (
                 f"{', '.join(topics)}: records are in other partitions than murmur2 gives for their message keys",
@@ -304,24 +308,34 @@ def _of_bad_records(about: _OfBadRecords) -> tuple[str, ...]:
     """Returns what `_words` returns about bad records."""
     match about:
         case problem.AccessAsBefore(keys):
-            named = some([_named(key) for key in keys])
+            they = _Entities([f"{'api-keys' if ':' in key else 'organizations'}:{key}" for key in keys])
+            what = "is as before, because a record of it is bad"
+            if not they.is_one:
+                what = "are as before, because records of them are bad"
             return (
-                f"bad records of {named}: what they should have changed is as before; a revoked key may still work",
-                "`dead-letters list` says why; let the core product publish them again",
+                f"{they.count} {what}; a revoked key may still work",
+                f"`dead-letters list` says why; let the core product publish {they.them} again",
                 "runbook.md#leadviewaccessrecordsparked",
+                they.named,
             )
         case problem.DocumentsAsBefore(entities, unknown):
-            advice = (
-                "Kafka keeps this record alone, so after a rebuild, or if Redis is emptied, the document is missing. "
-                "`dead-letters list` says why; let the core product publish it again with a higher version"
+            they = _Entities(entities)
+            not_known = (
+                f" Of {unknown:,} more dead letters it is not known whether they do the same." if unknown else ""
             )
-            what = f"the newest record of {_entities(entities)} is bad: readers see what was there before, if anything"
-            what += f"; of {unknown:,} more dead letters this is not known" if unknown else ""
-            return what, advice, "runbook.md#leadviewdocumentsasbefore"
-        case problem.DeadLetters(count, unknown):
+            shows = "shows an old state, because its" if they.is_one else "show an old state, because their"
+            missing = f"the newest record, so no such document would be there then.{not_known}"
+            return (
+                f"{they.count} {shows} newest record is bad",
+                f"`dead-letters list` says why; let the core product publish {they.them} again with a higher version",
+                "runbook.md#leadviewdocumentsasbefore",
+                f"{they.named} {_BEFORE_A_REBUILD} {missing}",
+            )
+        case problem.DeadLetters(count, unknown, named):
+            letters = f"{'other ' if named else ''}dead {'letter' if count == 1 else 'letters'}"
             not_known = f"; of {unknown:,} it is not known whether readers see an older state" if unknown else ""
             return (
-                f"dead letters: {count:,}{not_known}",
+                f"{count:,} {letters}{not_known}",
                 "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
                 "dead-letters.md",
             )
@@ -333,7 +347,7 @@ def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:
     """Returns what `_words` returns about Redis."""
     match about:
         case problem.RedisUnknown(reason):
-            advice = "Correct LEADVIEW_REDIS_URL or the user, or repair Redis; `doctor` finds out more"
+            advice = remedy(reason) or "Correct LEADVIEW_REDIS_URL, or repair Redis; `doctor` finds out more"
             return "Redis cannot be read", f"{reason.rstrip('.')}. {advice}", page
         case problem.Evicted(noticed_at):
             what = "Redis has evicted keys, so documents and API keys may be missing"
@@ -344,13 +358,16 @@ def _of_redis(about: _OfRedis, page: str) -> tuple[str, ...]:
                 f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})",
                 "documents would vanish. Set its maxmemory-policy to noeviction",
                 page,
+                f"This does it {_UNTIL_RESTART}:",
+                f"{_REDIS_CLI} CONFIG SET maxmemory-policy noeviction",
             )
-        case problem.RedisFull(used):
+        case problem.RedisFull(used, limit):
             return (
                 "Redis is full",
                 "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
                 page,
-                f"{used:.0%} of maxmemory are used.",
+                f"{used:.0%} of maxmemory are used. If the machine has the memory, this adds a half {_UNTIL_RESTART}:",
+                f"{_REDIS_CLI} CONFIG SET maxmemory {ceil(limit * 1.5 / 1048576)}mb",
             )
         case problem.RedisRefusesWrites(reason):
             return (
@@ -455,14 +472,18 @@ def _of_api(about: _OfApi, page: str) -> tuple[str, ...]:
     match about:
         case problem.ApiUnknown(unread):
             return "the metrics of the API cannot be read", f"{unread}. Look whether it runs, and its address", no_api
-        case problem.ApiUnavailable(ready, workers, causes, unavailable):
+        case problem.ApiUnavailable(ready, workers, causes, unavailable, filling):
             what = f"{unavailable:.1f} requests a second get 503"
             if not ready:
-                what = "no worker of the API is ready, so that every request gets 503"
+                what = "no worker of the API is ready, so that every request gets 503 or no answer"
             elif ready < workers:
-                what = f"{workers - ready} of {workers} workers of the API: not ready, so that their requests get 503"
+                of = f"{workers - ready} of {workers} workers of the API"
+                what = f"{of}: not ready, so that their requests get 503 or no answer"
+            if filling:
+                return what, "wait: projectors fill Redis from the topics, and the API serves when that is done", no_api
             told = f"{'; '.join(cause.rstrip('.') for cause in causes[:_MOST_NAMED])}. " if causes else ""
-            return what, f"{told}`doctor --api` with the environment of the API, and its log, say more", no_api
+            more = "`doctor --api` with the environment of the API, and its log, say more"
+            return what, told + "; ".join(filter(None, (remedy(told), more))), no_api
         case problem.ApiReports("not_written"):
             return (
                 "no projector writes to the Redis that the API reads",
@@ -493,7 +514,7 @@ def _of_projectors(about: _OfProjectors, page: str) -> tuple[str, ...]:
         case problem.FewProjectors(alive, expected):
             return (
                 f"{alive} of {expected} projectors are running",
-                "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS",
+                "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS of the projectors and of this program",
                 page,
             )
         case problem.OtherSettings(programs, setting, theirs, others, alone):
@@ -576,26 +597,73 @@ def _open_transaction(topic: str, held: Sequence[problem.HeldPartition], *, acce
     )
 
 
-def _named(message_key: str) -> str:
-    organization, _, api_key = message_key.partition(":")
-    return f"API key {api_key} of organization {organization}" if api_key else f"organization {organization}"
+_OF_REPLIES = {
+    "NOAUTH": "Redis wants a password: set LEADVIEW_REDIS_PASSWORD (or LEADVIEW_REDIS_PASSWORD_FILE)",
+    "WRONGPASS": "Redis refuses the user or the password: correct LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD "
+    "(or LEADVIEW_REDIS_PASSWORD_FILE), or the user in Redis",
+    "NOPERM": "The user lacks a right: grant what deploy/redis-users.conf.example has",
+}
+"""By the code of the error with which Redis replies."""
 
 
-def _entities(entities: Sequence[str], more: int = 0) -> str:
-    """Returns which entities are meant, or some of them and how many there are. `more` are not among them."""
-    named = []
-    for entity in entities[:_MOST_NAMED]:
-        topic, _, message_key = entity.partition(":")
-        organization, _, id_ = message_key.partition(":")
-        noun = next((resource.noun for resource in RESOURCES if resource.topic == topic), None)
-        named.append(f"{noun} {id_} of organization {organization}" if noun else _named(message_key))
-    shown = ", ".join(named)
-    count = len(entities) + more
-    return shown if count == len(named) else f"{count:,} entities, such as {shown}" if shown else f"{count:,} entities"
+def remedy(said: str) -> str:
+    """Returns what to do about a refusal of Redis; empty if it said nothing of the kind."""
+    return next((advice for code, advice in _OF_REPLIES.items() if code in said), "")
+
+
+class _Entities:
+    """Entities in words, each given by its topic without the prefix and its message key. `more` are only counted."""
+
+    def __init__(self, entities: Sequence[str], more: int = 0) -> None:
+        self._entities = entities
+        self._more = more
+        self._number = len(entities) + more
+
+    @property
+    def is_one(self) -> bool:
+        return self._number == 1
+
+    @property
+    def them(self) -> str:
+        return "it" if self.is_one else "them"
+
+    @property
+    def count(self) -> str:
+        """How many there are, such as `50 leads`."""
+        if self._more:
+            return f"{self._number:,} {'entity' if self.is_one else 'entities'}"
+        nouns = Counter(_noun(entity.partition(":")[0]) for entity in self._entities)
+        return " and ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in sorted(nouns.items()))
+
+    @property
+    def named(self) -> str:
+        """A sentence that says which ones they are, or some of them. Each organization is named once, and so is its own
+        entity.
+        """
+        if not self._entities:
+            return f"{'It is' if self.is_one else 'They are'} not among those that are remembered."
+        of: dict[tuple[str, bool], list[str]] = {}
+        for entity in self._entities[:_MOST_NAMED]:
+            topic, organization, *id_ = entity.split(":", 2)
+            of.setdefault((organization, bool(id_)), []).extend(f"{_noun(topic)} {it}" for it in id_)
+        shown = [
+            f"{', '.join(ids)} of organization {organization}" if ids else f"organization {organization}"
+            for (organization, _), ids in of.items()
+        ]
+        more = self._number - len(self._entities[:_MOST_NAMED])
+        return f"{'It is' if self.is_one else 'They are'} {', '.join(shown)}{f' and {more:,} more' if more else ''}."
+
+
+def _noun(topic: str) -> str:
+    """Returns what an entity of a topic is called."""
+    return next(kind.noun for kind in KINDS if kind.topic == topic).replace("api_key", "API key")
 
 
 _MOST_NAMED = 3
 """More are counted."""
+_REDIS_CLI = 'redis-cli -u "$LEADVIEW_REDIS_URL"'
+_UNTIL_RESTART = "until Redis restarts, unless you also run CONFIG REWRITE"
+_BEFORE_A_REBUILD = "Do it before a rebuild, and before Redis is emptied: Kafka keeps only"
 _COMPARED = "projectors compare everything with Kafka, and end this problem by themselves: keep one running"
 _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 

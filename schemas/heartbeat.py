@@ -112,7 +112,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     lines whose last step has failed. `misplaced` are the topics with new records in other partitions than murmur2 gives
     for their message keys. `members` is what the coordinators of consumer groups call the lines; None if its
     version does not say it. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID; None if its version
-    does not say it.
+    does not say it. `expected` is LEADVIEW_EXPECTED_PROJECTORS.
     """
 
     lines: dict[str, str] = {}
@@ -129,6 +129,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     clocks: Clocks | None = None
     prefix: str | None = None
     group: str | None = None
+    expected: int = 0
     misplaced: list[str] = []
     rights: list[KafkaRight] = []
 

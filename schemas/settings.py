@@ -232,7 +232,13 @@ class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
         ),
     ] = "leadview"
     expected_projectors: Annotated[
-        int, Meta(ge=0, le=10_000, description="Projectors that should be alive; fewer are a problem (0: any number)")
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="Projectors that should be alive; fewer are a problem (0: any number). The largest number that "
+            "a living projector or `status` itself has counts",
+        ),
     ] = 0
     batch_records: Annotated[
         int, Meta(ge=1, le=100_000, description="Maximum number of records read from Kafka per checkpoint")

@@ -61,6 +61,8 @@ class Serving:
         self.ready = False
         """True if the last `check_ready` succeeded. `unready` is the text of its error; empty if there was none."""
         self.unready = ""
+        self.rebuilding = False
+        """True if it failed because no shard holds everything."""
         self._reserved: dict[Link, str | None] = {}
         self._reserved_of = -1
         self._incomplete = b""
@@ -233,8 +235,9 @@ class Serving:
             await self._try_out_all()
         except Exception as error:  # also after a defect, nobody knows whether requests would be served
             self.ready, self.unready = False, str(error) or type(error).__name__
+            self.rebuilding = isinstance(error, Rebuilding)
             raise
-        self.ready, self.unready = True, ""
+        self.ready, self.unready, self.rebuilding = True, "", False
 
     async def _try_out_all(self) -> None:
         asked = await asyncio.gather(*map(self._asked, self._servers.links))

@@ -181,7 +181,7 @@ ROWS: dict[str, Row] = {
     ),
     "Redis is away": Row(
         sign="Every request gets 503; `status`: Redis cannot be read",
-        command="`leadview doctor`; repair Redis",
+        command="`leadview doctor`; repair Redis, or for NOAUTH set `LEADVIEW_REDIS_PASSWORD` or its file everywhere",
         problems=("redis_unknown",),
         ready=False,
         answer=_AWAY,
@@ -197,13 +197,13 @@ ROWS: dict[str, Row] = {
     ),
     "Redis evicts": Row(
         sign="`status`: Redis evicts keys when its memory is full",
-        command="`redis-cli CONFIG SET maxmemory-policy noeviction`",
+        command='`redis-cli -u "$LEADVIEW_REDIS_URL" CONFIG SET maxmemory-policy noeviction`, then `CONFIG REWRITE`',
         problems=("redis_evicts",),
         alerts=("RecordsAtRisk",),
     ),
     "Redis is full": Row(
         sign="`status`: Redis is full; what is stored is served",
-        command="`redis-cli CONFIG SET maxmemory …`",
+        command="the line of the message, which raises `maxmemory`, then `CONFIG REWRITE`",
         problems=("redis_full",),
         alerts=("RedisMemory", "Problem"),
     ),
@@ -222,19 +222,19 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "a bad record": Row(
-        sign="`status`: the newest record of lead … is bad; the document is as before",
+        sign="`status`: … lead shows an old state, because its newest record is bad",
         command="`leadview dead-letters list`; let the core product publish it again",
         problems=("documents_as_before",),
         alerts=("DeadLettersGrow", "DocumentsAsBefore"),
     ),
     "a bad record of an API key": Row(
-        sign="`status`: bad records of API key …: what they should have changed is as before",
+        sign="`status`: … API key is as before, because a record of it is bad",
         command="`leadview dead-letters list`; let the core product publish it again",
         problems=("access_as_before",),
         alerts=("AccessRecordsParked",),
     ),
     "an older version is published behind a newer one": Row(
-        sign="`status`: the last record of lead … is not the newest one; the newest one is served",
+        sign="`status`: … lead has a last record in Kafka that is not the newest one; the newest one is served",
         command="let the core product publish it again with a higher version",
         problems=("older_published",),
         alerts=("OlderPublished",),
@@ -267,7 +267,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast"),
     ),
     "the API's password is changed": Row(
-        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS",
+        sign="Every request gets 503; `status`: no worker of the API is ready, … WRONGPASS; or NOAUTH",
         command="correct `LEADVIEW_REDIS_PASSWORD` of the API, or its file, or the user in Redis",
         problems=("api_unavailable",),
         ready=False,
@@ -275,7 +275,7 @@ ROWS: dict[str, Row] = {
         alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
     ),
     "the projectors' password is changed": Row(
-        sign="`status`: no projector is running, although their processes exist; `/healthz` of each: … WRONGPASS",
+        sign="`status`: no projector is running, although their processes exist; `/healthz` of each: WRONGPASS, NOAUTH",
         command="correct `LEADVIEW_REDIS_PASSWORD` of the projectors, or its file, or the user in Redis",
         problems=("no_projector",),
         reported=("redis_unknown",),
@@ -341,7 +341,7 @@ ROWS: dict[str, Row] = {
     "master and replica are away": Row(
         servers="sentinel",
         sign="Every request gets 503; `status`: Redis cannot be read",
-        command="`leadview doctor`; repair Redis",
+        command="`leadview doctor`; repair Redis, or for NOAUTH set `LEADVIEW_REDIS_PASSWORD` or its file everywhere",
         problems=("redis_unknown",),
         ready=False,
         answer=_AWAY,

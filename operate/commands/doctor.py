@@ -31,12 +31,12 @@ from projector.kafka.client import OLDEST_FETCH, answered, newest_fetch, release
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import DELETIONS_MS, describe
 from projector.mapping import VERSION as MAPPING_VERSION
-from projector.problem import Evicted, KafkaDenies, OtherLayout, Problem
+from projector.problem import ClockDiffers, Evicted, KafkaDenies, OtherLayout, Problem
 from projector.reason import RedisReason
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
-from projector.words import duration, say
+from projector.words import duration, remedy, say
 from runtime.redis.access import access
 from runtime.redis.errors import TooOld
 from runtime.redis.version import Version
@@ -126,13 +126,13 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Diagn
             redis,
             {
                 "Redis version": partial(_version, store),
-                "Redis eviction": partial(_eviction, found),
+                "Redis memory": partial(_memory, found),
                 "Redis clock": partial(_clock, store),
                 "Redis data": partial(_data, found),
-                "Redis late records": partial(_late, found),
+                "Redis records": partial(_shown, found),
             },
         ),
-        await _rights("Redis rights of the projector", settings, rights.PROJECTS),
+        await _rights("Redis rights of the projector", settings, rights.PROJECTS, redis),
         Diagnosis("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
         *await _reachable(
             kafka,
@@ -169,11 +169,17 @@ async def _check(name: str, checking: Awaitable[str]) -> Diagnosis:
         return Diagnosis(name, "problem", str(error))
 
 
-async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Diagnosis:
+async def _rights(
+    name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...], redis: Diagnosis | None = None
+) -> Diagnosis:
+    """`redis` is the check whether Redis answers, if there was one: what it says is not said again."""
+
     async def ask() -> str:
         try:
             found = await rights.rights(settings, needed)
         except Unavailable as error:
+            if redis and redis.result == "problem":
+                raise _without_server(redis) from error
             raise _unreachable(error) from error
         if found.missing:
             raise Refused(
@@ -190,8 +196,12 @@ async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, .
 async def _reachable(server: Diagnosis, checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Diagnosis]:
     """Returns the check whether a server is there, and those of it."""
     if server.result == "problem":
-        return [server, *(Diagnosis(name, "unknown", f"{server.name} cannot be reached") for name in checks)]
+        return [server, *(Diagnosis(name, "unknown", str(_without_server(server))) for name in checks)]
     return [server, *[await _check(name, check()) for name, check in checks.items()]]
+
+
+def _without_server(server: Diagnosis) -> NotKnown:
+    return NotKnown(f"{server.name} has to be usable first")
 
 
 def _without(found: Iterable[Problem], well: str) -> str:
@@ -224,7 +234,7 @@ def _existing(found: Observation) -> KafkaPart:
 def _unreachable(error: Unavailable, where: str = "") -> Refused:
     """Returns the error of a check that could not ask Redis: what Redis or its client said, and what to do."""
     said = error.reason.detail if isinstance(error.reason, RedisReason) else ""
-    return Refused(f"{(said or str(error)).rstrip('.')}{where}. {_CORRECT}")
+    return Refused(f"{(said or str(error)).rstrip('.')}{where}. {remedy(said) or _CORRECT}")
 
 
 async def _reached(store: Store, settings: RedisSettings) -> str:
@@ -249,13 +259,14 @@ async def _version(store: Store) -> str:
     return ", ".join(map(str, versions))
 
 
-async def _eviction(found: Observation) -> str:
+async def _memory(found: Observation) -> str:
     redis = _known(found.redis, found.redis_unknown)
     bounded = all(memory.limit for memory in redis.memories)
     used = f"{redis.used:.0%} of maxmemory are used"
     unbounded = "maxmemory is not set, so Redis may use all memory of its machine"
     evicted = [it for it in of_history(found) if isinstance(it, Evicted)]
-    return _without([*of_redis(redis), *evicted], f"no document is evicted; {used if bounded else unbounded}")
+    found_here = [it for it in of_redis(redis) if not isinstance(it, ClockDiffers)]
+    return _without([*found_here, *evicted], f"no document is evicted; {used if bounded else unbounded}")
 
 
 async def _clock(store: Store) -> str:
@@ -277,7 +288,7 @@ async def _data(found: Observation) -> str:
     return "; ".join([said, *(say(OtherLayout(layout)).what for layout in redis.other_layouts)])
 
 
-async def _late(found: Observation) -> str:
+async def _shown(found: Observation) -> str:
     """Redis knows it as far as the topics were read. Whatever empties it, such as a rebuild, shows the last records."""
     redis = _known(found.redis, found.redis_unknown)
     return _without(of_records(redis), "no last record is known that is bad, or older than the one that is served")
@@ -339,7 +350,7 @@ async def _deletions(found: Observation) -> str:
 async def _history(found: Observation) -> str:
     topics = _existing(found).topics
     if found.redis is None:
-        raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
+        raise NotKnown("Redis cannot be read, which knows what was applied")
     well = "the topics are those whose records were applied"
     if not all(topic.id for topic in topics):
         well = "no loss was noticed; these brokers give topics no ids, so one that is created again may not be noticed"
@@ -349,7 +360,7 @@ async def _history(found: Observation) -> str:
 async def _transactions(found: Observation) -> str:
     _existing(found)
     if found.redis is None:
-        raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
+        raise NotKnown("Redis cannot be read, which knows what was applied")
     if found.oldest is None:
         raise NotKnown("the brokers did not say in time what can be read")
     return _without(of_transactions(found), "none holds back what Kafka has acknowledged")

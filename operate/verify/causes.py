@@ -20,8 +20,8 @@ async def note_causes(store: Store, settings: ProjectorSettings, report: Report)
     late = (await late_versions.current(store, live)).named
     of_bad = [(kind.topic, letter.key) for letter in bad for kind in KINDS if letter.topic.endswith(kind.topic)]
     for entities, why in (
-        (of_bad, "the newest record is bad, and Kafka keeps it alone: `dead-letters list` says why"),
-        ([(one.kind, one.key) for one in late], "an older version was published late, and Kafka keeps it alone"),
+        (of_bad, "the newest record is bad, and Kafka keeps no older one: `dead-letters list` says why"),
+        ([(one.kind, one.key) for one in late], "an older version was published late, and Kafka keeps no other one"),
     ):
         differing = sorted({(kind, key) for kind, key in entities if report.has(kind, key)})
         if differing:

@@ -1,6 +1,5 @@
 """Judges what is wrong from what was observed. Pure: no clock, no connection, no words."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat, zip_longest
 from math import inf
@@ -164,7 +163,8 @@ def of_api(found: Observation) -> Iterator[Problem]:
     if api.unread:
         yield problem.ApiUnknown(api.unread)
     elif (ready := api.ready_workers or 0) < (api.workers or 1) or api.unavailable:
-        yield problem.ApiUnavailable(ready, api.workers or 0, api.causes, api.unavailable or 0.0)
+        filling = api.filling and bool(found.redis and found.redis.living)
+        yield problem.ApiUnavailable(ready, api.workers or 0, api.causes, api.unavailable or 0.0, filling)
     for label, workers in sorted(api.reported.items()):
         yield problem.ApiReports(label, workers)
 
@@ -185,7 +185,7 @@ def of_redis(redis: RedisPart) -> Iterator[Problem]:
     if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
-        yield problem.RedisFull(redis.used)
+        yield problem.RedisFull(redis.used, max(redis.memories, key=lambda it: it.share).limit)
     if redis.refusal:
         yield problem.RedisRefusesWrites(redis.refusal)
     if redis.clocks:
@@ -285,19 +285,23 @@ def reported(writer: Writer) -> Iterator[Problem]:
 
 def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
     """Yields the problems that a comparison of the projectors' heartbeats shows: too few are alive, or one reads other
-    topics than the others, or the same ones beside them.
+    topics than the others, or the same ones beside them. Whoever was told to expect most of them is right.
     """
-    writers, prefix = redis.living, found.prefix
-    if 0 < len(writers) < found.expected:
-        yield problem.FewProjectors(len(writers), found.expected)
-    alone = all(it.heartbeat.prefix not in (None, prefix) for it in writers)
-    groups = Counter(it.heartbeat.group for it in writers if it.heartbeat.group is not None)
-    for writer in writers:
-        theirs = writer.heartbeat
-        if prefix is not None and theirs.prefix not in (None, prefix):
-            yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", str(theirs.prefix), prefix, alone)
-        elif theirs.group is not None and theirs.group != (usual := groups.most_common(1)[0][0]):
-            yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group, str(usual))
+    writers = redis.living
+    expected = max([found.expected, *(it.heartbeat.expected for it in writers)])
+    if 0 < len(writers) < expected:
+        yield problem.FewProjectors(len(writers), expected)
+    yield from _other_settings("LEADVIEW_TOPIC_PREFIX", found.prefix, [(it.id, it.heartbeat.prefix) for it in writers])
+    yield from _other_settings("LEADVIEW_GROUP_ID", found.group, [(it.id, it.heartbeat.group) for it in writers])
+
+
+def _other_settings(
+    setting: problem.SharedSetting, own: str | None, theirs: Sequence[tuple[str, str | None]]
+) -> Iterator[Problem]:
+    """Yields which projectors have another value than this program. None: it is not known, or does not matter."""
+    others = [(id_, value) for id_, value in theirs if value not in (None, own)] if own is not None else []
+    for id_, value in others:
+        yield problem.OtherSettings((id_,), setting, str(value), str(own), alone=len(others) == len(theirs))
 
 
 def _of_clocks(redis: RedisPart) -> Iterator[Problem]:
@@ -366,8 +370,9 @@ def notes(found: Observation) -> Iterator[Problem]:
         yield nobody
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
-    if others := redis.dead_letters - len(redis.bad_access) - len(redis.newest_bad):
-        yield problem.DeadLetters(others, redis.unjudged)
+    named = len(redis.bad_access) + len(redis.newest_bad)
+    if others := redis.dead_letters - named:
+        yield problem.DeadLetters(others, redis.unjudged, named)
     for writer in redis.silent(found.at):
         role = writer.heartbeat.role
         # If no projector is alive, that problem says which ones there were. A rebuild whose generation is gone is over.

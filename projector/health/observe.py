@@ -155,8 +155,9 @@ class ApiPart(msgspec.Struct, frozen=True):
 
     `answers` has the rate of each status, and `unavailable` the rate of 503 to requests for documents. Of `workers`
     workers, `ready_workers` are ready; `causes` are the errors that others have met. `reported` has the number of
-    workers that report a problem, by its name. `waiting` is the number of requests that wait for a change now. What is
-    not known is None. `unread` says which metrics ports could not be read, and why.
+    workers that report a problem, by its name. `filling`: all that keeps workers from serving, or requests from being
+    served, is that Redis does not hold everything yet. `waiting` is the number of requests that wait for a change now.
+    What is not known is None. `unread` says which metrics ports could not be read, and why.
     """
 
     requests: float | None = None
@@ -168,6 +169,7 @@ class ApiPart(msgspec.Struct, frozen=True):
     workers: int | None = None
     unavailable: float | None = None
     causes: tuple[str, ...] = ()
+    filling: bool = False
     reported: dict[str, int] = {}
     waiting: int | None = None
 
@@ -219,6 +221,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds that the reading of Redis took."""
     prefix: str | None = None
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
+    group: str | None = None
+    """The same of LEADVIEW_GROUP_ID."""
     expected: int = 0
     """LEADVIEW_EXPECTED_PROJECTORS of the program that observes."""
     principal: str = ""
@@ -357,6 +361,7 @@ class Observer:
             held=held,
             redis_seconds=seconds,
             prefix=self._settings.topic_prefix,
+            group=self._settings.group_id,
             expected=self._settings.expected_projectors,
             principal=self._principal,
             rights=[replace(right, principal=self._principal) for right in rights],

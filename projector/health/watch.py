@@ -128,6 +128,7 @@ class Watch(Collector):
             rights=[it.right for it in own if isinstance(it, KafkaDenies)],
             prefix=self._settings.topic_prefix,
             group=self._settings.group_id,
+            expected=self._settings.expected_projectors,
         )
 
     def collect(self) -> Iterator[Metric]:

@@ -54,7 +54,7 @@ EVERY: list[problem.Problem] = [
     problem.OtherCluster("one", "other", accepted=True, access=True),
     problem.Evicted("2026-01-01T00:00:00Z"),
     problem.RedisEvicts(("allkeys-lru",)),
-    problem.RedisFull(1.0),
+    problem.RedisFull(1.0, 104_857_600),
     problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
     problem.ClockDiffers((), Clocks(3_600_000, 0)),
     problem.ClockDiffers(("a", "b"), Clocks(0, 3_600_000)),
@@ -66,6 +66,7 @@ EVERY: list[problem.Problem] = [
     problem.ApiUnavailable(0, 2, ("WRONGPASS invalid username-password pair or user is disabled.",), 1.0),
     problem.ApiUnavailable(1, 2, (), 0.0),
     problem.ApiUnavailable(2, 2, (), 1.6),
+    problem.ApiUnavailable(0, 2, ("not complete",), 1.6, filling=True),
     problem.ApiReports("not_written", 1),
     problem.ApiReports("clock_differs", 1),
     problem.ApiReports("of_a_newer_version", 1),
@@ -125,10 +126,12 @@ def _saying(writer: Writer, age_ms: int = 100, **said: Any) -> Writer:
     return replace(writer, age_ms=age_ms, heartbeat=replace(writer.heartbeat, **said))
 
 
-def _projectors(*changes: Mapping[str, Any], prefix: str | None = None, expected: int = 0) -> Observation:
+def _projectors(
+    *changes: Mapping[str, Any], prefix: str | None = None, group: str | None = None, expected: int = 0
+) -> Observation:
     """With the heartbeats of both projectors changed, one after the other."""
     writers = [_saying(writer, **change) for writer, change in zip(_part().writers, changes, strict=True)]
-    return replace(_redis(writers=writers), prefix=prefix, expected=expected)
+    return replace(_redis(writers=writers), prefix=prefix, group=group, expected=expected)
 
 
 def _no_worker(cause: str) -> Observation:
@@ -239,7 +242,7 @@ _DELETES = Retention("delete", 604_800_000, -1)
 
 OBSERVED: dict[str, Callable[[], Observation]] = {
     "no projector": lambda: _projectors(_silent(), _silent()),
-    "one of two projectors is dead": lambda: _projectors(_silent(), {}, expected=2),
+    "one of two projectors is dead": lambda: _projectors(_silent(), {"expected": 2}),
     "one of two projectors stands still": lambda: _projectors({}, _silent(), expected=2),
     "all projectors stand still": lambda: _projectors(_silent(), _silent(), expected=2),
     "Kafka is away": lambda: replace(WELL, kafka=None, kafka_unknown="Kafka does not answer within 1.2 s", oldest=None),
@@ -261,7 +264,7 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "all projectors have another prefix, and may not see such topics": lambda: _projectors(
         *[{"prefix": "crn."}] * 2, prefix="crm."
     ),
-    "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}),
+    "one projector has another group": lambda: _projectors({"group": "leadview"}, {"group": "other"}, group="leadview"),
     "a stranger is in the consumer group": _with_a_stranger,
     "Redis is away": lambda: replace(WELL, redis=None, redis_unknown="Redis does not answer within 1.2 s", oldest=None),
     "Redis was emptied, and no projector fills it": lambda: _without_projectors(replace(_part(), record=None)),

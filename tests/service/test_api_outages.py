@@ -11,6 +11,7 @@ from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import msgspec
 import pytest
 import redis
 
@@ -170,7 +171,7 @@ class Judged(NamedTuple):
         """
         wait_until(lambda: cause in self.metrics.get("/healthz").body.decode(), "the metrics port names it")
         [said] = wait_for(self.problems, lambda said: any(cause in it for it in said), "`status` names it")
-        assert said.startswith("no worker of the API is ready, so that every request gets 503: ")
+        assert said.startswith("no worker of the API is ready, so that every request gets 503 or no answer: ")
 
         def is_logged() -> bool:
             assert_unavailable(ask(self.api, caller), self.api.get("/readyz"))
@@ -213,7 +214,7 @@ def test_a_password_that_is_changed_while_the_api_runs(
     api.names("WRONGPASS", caller)
     assert "unasked  whether the API serves" in api.leadview.run("status").stdout
     own = {"redis_username": "api", "redis_password": "secret"}
-    advice = "Start Redis, or correct LEADVIEW_REDIS_URL, LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD"
+    advice = "correct LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD"
     api.leadview.run("doctor", "--api", **own).ends(1, "problem  Redis rights of the API: WRONGPASS", advice)
     client.execute_command("ACL", "SETUSER", "api", ">secret")
     wait_until(api.is_well, "it serves again")
@@ -221,6 +222,17 @@ def test_a_password_that_is_changed_while_the_api_runs(
     [said] = api.problems()
     assert said.startswith("the metrics of the API cannot be read: ")
     assert "Connection refused" in said
+
+
+def test_redis_that_was_emptied_while_the_api_runs(own_redis: RedisServer, client: Any, judged: Judge) -> None:
+    """The metrics port says apart from the words that projectors have to fill it, and nothing else has to be done."""
+    api = judged(redis_url=own_redis.url)
+    client.flushall()
+    health = wait_for(
+        lambda: msgspec.json.decode(api.metrics.get("/healthz").body), lambda said: "causes" in said, "it is named"
+    )
+    assert health["filling"] is True
+    assert "redis_empty" in api.leadview.run("status", "--json", *api.asked).json["kinds"]
 
 
 def test_a_certificate_of_another_ca_while_the_api_runs(

@@ -42,7 +42,7 @@ from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.test_redis_users import access
 
-ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data", "Redis late records"
+ALL = "settings", "Redis", "Redis version", "Redis memory", "Redis clock", "Redis data", "Redis records"
 FILLED, EMPTY = (resources.ORGANIZATION, resources.LEAD), (resources.API_KEY, resources.CONTACT)
 ALL_OF_KAFKA = (
     *("Kafka", "Kafka topics", "Kafka deletions", "Kafka history", "Kafka transactions"),
@@ -131,7 +131,18 @@ def test_doctor_says_what_is_not_there(leadview: Leadview, monkeypatch: pytest.M
         done = call()
     finally:
         leadview.redis.config_set("maxmemory-policy", "noeviction")
-    problem(done, "Redis eviction", "Set its maxmemory-policy to noeviction")
+    problem(done, "Redis memory", "Set its maxmemory-policy to noeviction")
+
+
+@pytest.mark.apache
+def test_doctor_says_once_that_redis_wants_a_password(leadview: Leadview, own_redis: RedisServer) -> None:
+    with redis.Redis(port=own_redis.port) as admin:
+        admin.config_set("requirepass", "secret")
+    done = leadview.run("doctor", redis_url=own_redis.url)
+    found = problem(done, "Redis", "Redis wants a password: set LEADVIEW_REDIS_PASSWORD")
+    assert found["Redis rights of the projector"] == "unknown"
+    assert (done.stdout.count("NOAUTH"), "Start Redis" in done.stdout) == (1, False)
+    assert leadview.run("doctor", redis_url=own_redis.url, redis_password="secret").status == 0
 
 
 @pytest.mark.apache

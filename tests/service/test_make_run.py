@@ -62,6 +62,8 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         wait_until(lambda: is_well(status, tmp_path), "status says that all is well")
         [console] = re.findall(r"^  console +(http://127\.0\.0\.1:\d+)$", run.output, re.MULTILINE)
         assert paste(f"curl -i {console}/").status == 200
+        [logs] = re.findall(r"^  logs +(/.+)$", run.output, re.MULTILINE)
+        assert (Path(logs) / "projector.log").is_file()
         figures = r"applied \d+ .*lag \d+ .*requests \d+"  # in lines, because its output is no terminal
         wait_until(lambda: re.search(figures, run.output), "a line of figures")
         assert "\x1b" not in run.output
@@ -106,7 +108,7 @@ def test_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
         [projector] = descendants(run.process.pid, "projector run")
         os.kill(projector, signal.SIGKILL)
         assert run.process.wait(PATIENCE_SECONDS) == 1
-        assert "`projector` ended with status -9." in run.output
+        assert "`projector` was killed (SIGKILL)." in run.output
         assert "projector starts" in run.output
         [logs] = re.findall(r"^All logs: (.+)$", run.output, re.MULTILINE)
         assert (Path(logs) / "projector.log").is_file()

@@ -54,6 +54,26 @@ def test_503_counts_for_documents_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rebuilding", "causes", "fills", "expected"),
+    [
+        pytest.param(1, (), False, True, id="each 503 was for that"),
+        pytest.param(0, (), False, False, id="no 503 was"),
+        pytest.param(1, ("not complete",), True, True, id="nor is a worker ready"),
+        pytest.param(1, ("WRONGPASS",), False, False, id="a worker is not ready for another reason"),
+    ],
+)
+def test_api_that_only_waits_until_redis_is_filled_says_so(
+    rebuilding: int, causes: tuple[str, ...], fills: bool, expected: bool
+) -> None:
+    text = (
+        'leadview_api_requests_total{{route="lead",status="503"}} {}\n'
+        'leadview_api_redis_errors_total{{reason="rebuilding"}} {}\n'
+    )
+    before, after = (counts([text.format(at, at * rebuilding)], at) for at in (1, 3))
+    assert figures(before, after, causes, filling=fills).filling is expected
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         pytest.param(taken(10, 100, 5, 9, 9), taken(12, 3, 5, 1, 1), id="restarted: no rate is negative"),

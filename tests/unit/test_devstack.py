@@ -2,6 +2,7 @@
 the contract of change events, repeats with its seed, and looks alive.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import orjson
 import pytest
 
 from devstack import ports
-from devstack.child import StackFailed
+from devstack.child import Child, ServerFailed, StackFailed
 from devstack.live_view import line, read
 from devstack.programs import ROOT
 from devstack.publish import connection
@@ -23,10 +24,12 @@ from devstack.redis_server import installed_redis
 from devstack.run import Arguments, _port, of_stack, parse, unused
 from devstack.sample import Message, SampleCrm
 from devstack.sandbox import CHANGE_SECONDS, Sandbox
+from devstack.stack import for_commands
 from docs.generate.json_schema import event_types
 from schemas import events
 from schemas.resources import KINDS, RESOURCES
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PROJECTOR = """\
 leadview_projector_records_total{line="access",result="written"} 9.0
@@ -95,6 +98,39 @@ def test_settings_reach_the_processes_but_servers_are_named_by_options(
     }
     assert {name: found.get(name) for name in expected} == expected
     assert found.keys() & {"LEADVIEW_REDIS_PASSWORD", "LEADVIEW_KAFKA_SECURITY_PROTOCOL"} == kept
+
+
+def test_settings_that_status_needs_are_printed_without_secrets() -> None:
+    given = {
+        "PATH": "/bin",
+        "LEADVIEW_REDIS_URL": "redis://:secret@theirs",
+        "LEADVIEW_REDIS_PASSWORD": "",
+        "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": "theirs:9092",
+        "LEADVIEW_KAFKA_SASL_PASSWORD_FILE": "/run/secrets/kafka",
+        "LEADVIEW_EXPECTED_PROJECTORS": "2",
+        "LEADVIEW_GROUP_ID": "other",
+        "LEADVIEW_METRICS_HOST": "127.0.0.1",
+        "LEADVIEW_API_PORT": "9",
+        "LEADVIEW_TEST_ANYTHING": "1",
+    }
+    shown = {"KAFKA_BOOTSTRAP_SERVERS", "KAFKA_SASL_PASSWORD_FILE", "EXPECTED_PROJECTORS", "GROUP_ID"}
+    named, hidden = for_commands(given)
+    assert hidden == ["LEADVIEW_REDIS_URL"]
+    assert named == {name: value for name, value in given.items() if name[len("LEADVIEW_") :] in shown}
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        pytest.param("kill -KILL $$", "was killed (SIGKILL)", id="a signal"),
+        pytest.param("exit 3", "ended with status 3", id="a status"),
+    ],
+)
+def test_child_that_ended_is_told_with_its_signal(program: str, said: str, tmp_path: Path) -> None:
+    child = Child(["/bin/sh", "-c", program], log=tmp_path / "projector.log")
+    child.wait(PATIENCE_SECONDS)
+    with pytest.raises(ServerFailed, match=re.escape(f"`projector` {said}.")):
+        child.check_running()
 
 
 def test_address_that_is_set_and_not_used_is_told() -> None:

@@ -310,7 +310,7 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     trouble: LineTrouble, stopped: int, standing_by: int
 ) -> None:
     line = Line(FIRST)
-    watch = Watch(ProjectorSettings(topic_prefix="crn.", group_id="other"), [line])
+    watch = Watch(ProjectorSettings(topic_prefix="crn.", group_id="other", expected_projectors=2), [line])
     line.health.stops(trouble)
     found = measured(watch)
     known = {"line_stopped documents": stopped, "line_standing_by documents": standing_by, "partitions crm.leads": 1}
@@ -319,6 +319,7 @@ def test_what_a_line_says_is_in_metrics_health_and_heartbeat(
     condition = watch.condition()
     assert (condition.troubles, condition.of_lines) == ({"documents": trouble}, ["documents"])
     assert (condition.prefix, condition.group) == ("crn.", "other"), "a difference between programs is a problem"
+    assert condition.expected == 2, "who looks may not have been told it"
     assert [kind for kind, count in found.items() if "_problems " in kind and count] == [
         f"leadview_projector_problems {condition.kinds[0]}"
     ]

@@ -16,6 +16,7 @@ from docs.generate.troubles import ROWS
 from operate.commands import status
 from operate.console import pages
 from projector import problem
+from projector.dead_letter import DeadLetter
 from projector.health.judge import problems, unattended
 from projector.health.observe import ApiPart, KafkaPart, Observation, RedisPart
 from projector.kafka.groups import Member
@@ -128,6 +129,49 @@ WELL = survey(redis(), kafka())
 )
 def test_state_without_problems_is_well(found: Observation) -> None:
     assert headline(wrong(found)) == "all is well"
+
+
+def test_api_that_waits_until_projectors_have_filled_redis_is_left_alone() -> None:
+    """`status` may see a Redis that is complete, a moment before the API does."""
+    filling = replace(NOT_READY, causes=("the projection is not complete in this part of Redis",), filling=True)
+    for programs, advised in ((projector(), "wait: "), (projector(age_ms=9000), "`doctor --api`")):
+        said = wrong(replace(survey(redis(programs), kafka()), api=filling))[-1]
+        assert said.what == "no worker of the API is ready, so that every request gets 503 or no answer"
+        assert advised in said.advice
+        assert ("doctor" in said.advice) is (advised != "wait: ")
+
+
+@pytest.mark.parametrize(
+    ("reply", "advised"),
+    [
+        pytest.param(
+            "NOAUTH Authentication required.", "Redis wants a password: set LEADVIEW_REDIS_PASSWORD", id="none"
+        ),
+        pytest.param("WRONGPASS invalid username-password pair", "correct LEADVIEW_REDIS_USERNAME", id="a wrong one"),
+        pytest.param("NOPERM User x has no permissions", "deploy/redis-users.conf.example", id="a right"),
+    ],
+)
+def test_redis_that_refuses_a_program_is_not_repaired_but_given_what_it_wants(reply: str, advised: str) -> None:
+    unready = replace(NOT_READY, causes=(f"there is no connection to Redis: {reply}",))
+    for found in (survey(f"Redis: {reply}", kafka()), replace(survey(redis(), kafka()), api=unready)):
+        [said] = wrong(found)
+        assert advised in said.advice
+        assert "repair Redis" not in said.advice
+
+
+@pytest.mark.parametrize(
+    ("memory", "command"),
+    [
+        pytest.param(Memory(99 << 20, 100 << 20, "noeviction"), "CONFIG SET maxmemory 150mb", id="full"),
+        pytest.param(Memory(99, 100, "noeviction"), "CONFIG SET maxmemory 1mb", id="full, and very small"),
+        pytest.param(Memory(1, 0, "allkeys-lru"), "CONFIG SET maxmemory-policy noeviction", id="evicts"),
+    ],
+)
+def test_what_redis_has_to_be_told_can_be_pasted(memory: Memory, command: str) -> None:
+    """It goes to the Redis of the settings, and says that a restart undoes it."""
+    [said] = wrong(survey(redis(memory=memory), kafka()))
+    assert said.command == f'redis-cli -u "$LEADVIEW_REDIS_URL" {command}'
+    assert said.detail.endswith("until Redis restarts, unless you also run CONFIG REWRITE:")
 
 
 @pytest.mark.parametrize(
@@ -697,6 +741,7 @@ MANY = tuple(f"name-{number}" for number in range(4))
         pytest.param(
             problem.DocumentsAsBefore(tuple(f"leads:{it}:lead" for it in MANY)), id="bad records of documents"
         ),
+        pytest.param(problem.OlderPublished(tuple(f"leads:{it}:lead" for it in MANY)), id="older versions"),
         pytest.param(problem.ForeignMember((problem.Stranger("", "", "", MANY),)), id="partitions of a stranger"),
         pytest.param(problem.ForeignMember((problem.Stranger("", "", "", ()),) * 4), id="strangers"),
         pytest.param(
@@ -710,7 +755,59 @@ MANY = tuple(f"name-{number}" for number in range(4))
 def test_more_than_three_are_counted_and_not_named(about: problem.Problem) -> None:
     text = str(say(about))
     assert MANY[3] not in text
-    assert "and 1 more" in text or "4 entities, such as" in text
+    assert "and 1 more" in text
+
+
+@pytest.mark.parametrize(
+    ("about", "first", "then"),
+    [
+        pytest.param(
+            problem.DocumentsAsBefore(tuple(f"leads:one:{number}" for number in range(50))),
+            "50 leads show an old state, because their newest record is bad",
+            "They are lead 0, lead 1, lead 2 of organization one and 47 more.",
+            id="many documents of an organization",
+        ),
+        pytest.param(
+            problem.DocumentsAsBefore(("leads:one:1",), 5),
+            "1 lead shows an old state, because its newest record is bad",
+            "It is lead 1 of organization one.",
+            id="one document",
+        ),
+        pytest.param(
+            problem.DocumentsAsBefore(("leads:one:1", "contacts:one:2", "contacts:other:3")),
+            "2 contacts and 1 lead show an old state, because their newest record is bad",
+            "They are lead 1, contact 2 of organization one, contact 3 of organization other.",
+            id="documents of both kinds",
+        ),
+        pytest.param(
+            problem.AccessAsBefore(("one", "one:key", "other:key")),
+            "2 API keys and 1 organization are as before, because records of them are bad; a revoked key may still "
+            "work",
+            "They are organization one, API key key of organization one, API key key of organization other.",
+            id="access",
+        ),
+        pytest.param(
+            problem.OlderPublished((), 0, 3),
+            "3 entities have a last record in Kafka that is not the newest one: an older version was published "
+            "behind a newer one",
+            "They are not among those that are remembered.",
+            id="older versions of entities that are only counted",
+        ),
+    ],
+)
+def test_first_line_counts_and_the_ids_follow(about: problem.Problem, first: str, then: str) -> None:
+    said = say(about)
+    assert said.what == first
+    assert said.detail.startswith(then)
+    assert not re.search("organization one|organization other", f"{said.what} {said.advice}")
+    assert "alone" not in str(said)
+
+
+def test_dead_letters_beside_those_that_a_problem_names_are_others() -> None:
+    bad = [DeadLetter("crm.leads", 0, number, f"one:{number}", "bad", 0) for number in range(50)]
+    for newest_bad, said in ((bad, "2 other dead letters"), ([], "52 dead letters")):
+        [note] = notes(survey(replace(redis(dead_letters=52), newest_bad=newest_bad), kafka()))
+        assert note.what == said
 
 
 SILENT = ["silent for 9 s"]
@@ -721,7 +818,7 @@ SILENT = ["silent for 9 s"]
     [
         pytest.param(
             survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka()),
-            ["rebuild due", "dead letters", *SILENT],
+            ["rebuild due", "2 dead letters", *SILENT],
             id="several",
         ),
         pytest.param(survey("Redis", kafka()), [], id="nothing can be read"),
@@ -780,3 +877,35 @@ def test_fewer_projectors_than_expected_are_a_problem(expected: int, kinds: list
     assert [it.kind for it in problems(msgspec.structs.replace(WELL, expected=expected))] == kinds
     nobody = msgspec.structs.replace(survey(redis(projector(age_ms=9000)), kafka()), expected=expected)
     assert problems(nobody) == [problem.NoProjector(("host-1-ab",))]
+
+
+def told(expected: int, age_ms: int = 100) -> Writer:
+    """Returns a projector that was told to expect this number."""
+    one = projector(age_ms=age_ms)
+    return replace(one, heartbeat=replace(one.heartbeat, expected=expected))
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected", "said"),
+    [
+        pytest.param([told(3), told(2)], 0, [problem.FewProjectors(2, 3)], id="`status` was told nothing"),
+        pytest.param([told(2), projector()], 3, [problem.FewProjectors(2, 3)], id="`status` was told more"),
+        pytest.param([told(2), told(2)], 0, [], id="all are there"),
+        pytest.param([told(1), told(9, age_ms=9000)], 0, [], id="one that is gone is not asked"),
+    ],
+)
+def test_the_most_projectors_that_anybody_was_told_to_expect_are_expected(
+    programs: list[Writer], expected: int, said: list[problem.Problem]
+) -> None:
+    found = problems(replace(survey(redis(*programs), kafka()), expected=expected))
+    assert [it for it in found if it.severity == "problem"] == said
+
+
+def test_status_with_another_group_than_the_projectors_says_so() -> None:
+    """It would look for strangers in a group in which nobody is."""
+    one = projector()
+    ours = replace(one, heartbeat=replace(one.heartbeat, group="ours"))
+    for group, said in (("ours", []), ("leadview", [["host-1-ab", "host-1-ab"]])):
+        found = problems(replace(survey(redis(ours, ours), kafka()), group=group))
+        assert [[*it.programs] for it in found if isinstance(it, problem.OtherSettings)] == said
+        assert len(found) == len(said)

@@ -91,6 +91,7 @@ def test_heartbeat_of_the_former_program_is_read() -> None:
     heartbeat = msgspec.json.decode(HEARTBEAT, type=Heartbeat)
     former = Former("halted", "5 consecutive bad records")
     assert [heartbeat.trouble(line) for line in ("access", "documents")] == [None, former]
+    assert heartbeat.expected == 0, "any number"
     assert words.line_state(heartbeat.lines["documents"], None) == "halted: 5 consecutive bad records"
     assert say(of_line("documents", former)).what == "line documents is stopped: 5 consecutive bad records"
 

@@ -82,6 +82,7 @@ def look(pages: list[str], **order: Any) -> Any:
         "dark": False,
         "offline": False,
         "copies": False,
+        "examples": False,
         "words": [],
     } | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
@@ -119,12 +120,14 @@ def test_the_sidebar_has_every_endpoint_and_the_parts_of_the_page(site: Path) ->
         assert [link for link in links if link.startswith("#")] == [f"#{part}" for part in parts]
 
 
-def test_every_status_of_an_endpoint_can_be_pressed(site: Path) -> None:
+def test_link_to_an_endpoint_opens_with_its_example_and_every_status(site: Path) -> None:
     address = (site / "api.html").as_uri()
     opened = [f"{address}#api-1/tag/{slug}" for slug in OPERATIONS.values()]
     for dark in (False, True):
-        seen = look(opened, width=1280, dark=dark, offline=True)
+        seen = look(opened, width=1280, dark=dark, offline=True, examples=True)
         assert (seen["hidden"], seen["problems"], seen["lost"], seen["overlapping"]) == ([], [], [], [])
+        lead, contact, *others = seen["examples"]
+        assert ('"stage": "ACCEPTED"' in lead, '"custom_fields"' in contact, all(others)) == (True, True, True)
 
 
 def test_what_is_copied_can_be_pasted(site: Path) -> None:

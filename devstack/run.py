@@ -22,7 +22,7 @@ from devstack.publish import SANDBOX
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.stack import Stack
-from runtime.metrics_port import listen
+from runtime.metrics_port import listen, url
 from runtime.redis.errors import TooOld
 from runtime.redis.version import check_version
 from schemas.redis_url import redis_url
@@ -213,8 +213,12 @@ def _port(wanted: int | None, settings: ApiSettings) -> int:
         return port
     if wanted is not None:
         raise StackFailed(f"Port {port} of {settings.api_host} is not available. Choose another one, or use --port 0.")
-    print(f"Port {port} is in use, so the API listens on another one.")
-    return free_port()
+    chosen = free_port()
+    print(
+        f"Port {port} is in use, so the API listens on {chosen}. For a reference of this API: "
+        f'make docs ARGS="--server {url(settings.api_host, chosen)}"'
+    )
+    return chosen
 
 
 def _console_port(api_port: int | None) -> int:

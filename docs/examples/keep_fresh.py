@@ -1,5 +1,8 @@
 """Keeps copies of leads fresh, and prints each change: `python keep_fresh.py ID...`, with API and API_KEY set.
 
+It prints 200 with the ETag of a copy, or 404 if there is no such lead, or no longer. The copies are in memory alone:
+store yours with their ETags.
+
 The first 60 leads are waited for (`Prefer: wait`): that costs nothing until they change, and then the answer comes at
 once. The others are asked for in turn with their ETags, which costs nothing as long as they stay the same. Needs
 `pip install requests`.
@@ -25,9 +28,9 @@ BROKEN = (requests.ConnectionError, requests.Timeout, requests.exceptions.Chunke
 
 class Copies:
     def __init__(self, api: str, key: str) -> None:
-        self.leads: dict[str, dict] = {}
+        self.leads: dict[str, dict | None] = {}  # None: there is no such lead
         self.etags: dict[str, str] = {}
-        self.url = f"{api}/api/v1/ext/leads"
+        self.url = f"{api.rstrip('/')}/api/v1/ext/leads"
         self.headers = {"Authorization": f"Bearer {key}"}
         self.quota_at = 0.0  # when there is quota for the next request
         self.failures: Queue[BaseException] = Queue()
@@ -72,11 +75,12 @@ class Copies:
         if response.status_code == 200:
             self.leads[lead_id], self.etags[lead_id] = response.json(), response.headers["ETag"]
             say(f"200 {lead_id} {self.etags[lead_id]}")
-        elif response.status_code == 404:
-            self.leads.pop(lead_id, None)
-            if self.etags.pop(lead_id, None):
+        elif response.status_code == 404 and "Data-As-Of" in response.headers:
+            self.etags.pop(lead_id, None)
+            if self.leads.get(lead_id, {}) is not None:
                 say(f"404 {lead_id}")
-        elif response.status_code != 304:  # 401 and 403, for example: to ask again would not help
+            self.leads[lead_id] = None
+        elif response.status_code != 304:  # 401, 403 and a wrong path, for example: to ask again would not help
             raise SystemExit(f"{response.status_code}: {response.text}")
         return response
 
@@ -92,13 +96,21 @@ class Copies:
                 reason = type(error).__name__
             else:
                 quota_in = seconds_without_quota(response.headers.get("RateLimit", ""))
-                if response.status_code not in TEMPORARY:
+                if not is_temporary(response):
                     self.quota_at = max(self.quota_at, time.monotonic() + quota_in)
                     return response
                 reason, pause = str(response.status_code), float(response.headers.get("Retry-After", pause))
             failures += 1
             say(f"{reason}: asking again in {pause:.1f} s", sys.stderr)
             time.sleep(pause)
+
+
+def is_temporary(response: requests.Response) -> bool:
+    """Returns whether to ask again. A 404 without `RateLimit` is of a wrong path, not of a record. One of a record
+    without `Data-As-Of` comes while the service does not know how current its answer is.
+    """
+    is_unsure = "RateLimit" in response.headers and "Data-As-Of" not in response.headers
+    return response.status_code in TEMPORARY or (response.status_code == 404 and is_unsure)
 
 
 def say(line: str, file=sys.stdout) -> None:
@@ -112,4 +124,7 @@ def seconds_without_quota(rate_limit: str) -> int:
 
 
 if __name__ == "__main__":
-    Copies(os.environ["API"], os.environ["API_KEY"]).keep_fresh(sys.argv[1:] or sys.exit("usage: keep_fresh.py ID..."))
+    API, API_KEY, IDS = os.environ.get("API"), os.environ.get("API_KEY"), sys.argv[1:]
+    if not (API and API_KEY and IDS):
+        sys.exit("usage: keep_fresh.py ID..., with API and API_KEY set")
+    Copies(API, API_KEY).keep_fresh(IDS)

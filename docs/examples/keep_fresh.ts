@@ -1,5 +1,8 @@
 // Keeps copies of leads fresh, and prints each change: `node keep_fresh.ts ID...`, with API and API_KEY set. Node.js 22.18
-// runs it as it is; an older one needs a compiler, such as `npx tsx keep_fresh.ts ID...`.
+// runs it as it is; an older one needs a compiler: `npx tsx keep_fresh.ts ID...`.
+//
+// It prints 200 with the ETag of a copy, or 404 if there is no such lead, or no longer. The copies are in memory alone:
+// store yours with their ETags.
 //
 // The first 60 leads are waited for (`Prefer: wait`): that costs nothing until they change, and then the answer comes at
 // once. The others are asked for in turn with their ETags, which costs nothing as long as they stay the same.
@@ -14,14 +17,14 @@ const sleep = (seconds: number) => new Promise((resolve) => setTimeout(resolve, 
 const now = () => performance.now() / 1000;
 
 class Copies {
-  leads = new Map<string, unknown>();
+  leads = new Map<string, unknown>(); // null: there is no such lead
   etags = new Map<string, string>();
   url: string;
   headers: Record<string, string>;
   quotaAt = 0; // when there is quota for the next request
 
   constructor(api: string, key: string) {
-    this.url = `${api}/api/v1/ext/leads`;
+    this.url = `${api.replace(/\/+$/, "")}/api/v1/ext/leads`;
     this.headers = { Authorization: `Bearer ${key}` };
   }
 
@@ -58,11 +61,12 @@ class Copies {
       this.leads.set(id, JSON.parse(body));
       this.etags.set(id, response.headers.get("ETag") ?? "");
       console.log(200, id, response.headers.get("ETag"));
-    } else if (response.status === 404) {
-      this.leads.delete(id);
-      if (this.etags.delete(id)) console.log(404, id);
+    } else if (response.status === 404 && response.headers.has("Data-As-Of")) {
+      this.etags.delete(id);
+      if (this.leads.get(id) !== null) console.log(404, id);
+      this.leads.set(id, null);
     } else if (response.status !== 304) {
-      throw new Error(`${response.status}: ${body}`); // 401 and 403, for example: to ask again would not help
+      throw new Error(`${response.status}: ${body}`); // 401, 403 and a wrong path, for example: to ask again would not help
     }
     return response;
   }
@@ -76,7 +80,7 @@ class Copies {
       try {
         const response = await fetch(url, { headers, signal: AbortSignal.timeout((WAIT_SECONDS + 10) * 1000) });
         const body = await response.text();
-        if (!TEMPORARY.includes(response.status)) {
+        if (!isTemporary(response)) {
           this.quotaAt = Math.max(this.quotaAt, now() + secondsWithoutQuota(response.headers.get("RateLimit") ?? ""));
           return [response, body];
         }
@@ -91,6 +95,12 @@ class Copies {
   }
 }
 
+/** Returns whether to ask again. A 404 without `RateLimit` is of a wrong path, not of a record. One of a record without
+ * `Data-As-Of` comes while the service does not know how current its answer is. */
+function isTemporary({ status, headers }: Response): boolean {
+  return TEMPORARY.includes(status) || (status === 404 && headers.has("RateLimit") && !headers.has("Data-As-Of"));
+}
+
 /** Returns 0 while quota is left. `rateLimit` is like `"key";r=0;t=2, "organization";r=299;t=1`. */
 function secondsWithoutQuota(rateLimit: string): number {
   const buckets = [...rateLimit.matchAll(/;r=(\d+);t=(\d+)/g)];
@@ -99,7 +109,10 @@ function secondsWithoutQuota(rateLimit: string): number {
 
 const ids = process.argv.slice(2);
 const { API, API_KEY } = process.env;
-if (!API || !API_KEY || !ids.length) throw new Error("usage: node keep_fresh.ts ID..., with API and API_KEY set");
+if (!API || !API_KEY || !ids.length) {
+  console.error("usage: keep_fresh.ts ID..., with API and API_KEY set");
+  process.exit(1);
+}
 new Copies(API, API_KEY).keepFresh(ids).catch((error: Error) => {
   console.error(error.message);
   process.exit(1);

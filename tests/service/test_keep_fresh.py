@@ -2,7 +2,9 @@
 
 import os
 import queue
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -136,7 +138,7 @@ def test_copies_of_many_leads_are_kept_fresh_within_the_rate_limit(
 def test_what_a_proxy_or_the_limiter_refuses_is_asked_for_again(
     command: list[str], redis_server: RedisService, records: Records, tmp_path: Path
 ) -> None:
-    """A lead that is gone is no copy any more. Without access, the program ends."""
+    """A lead that is gone is no copy any more, as soon as the service knows it. Without access, the program ends."""
     with (
         running_api(patient(redis_server.url)) as api,
         gateway(f"http://127.0.0.1:{api.port}", [429, 502, 503, 504], Retry_After="1") as url,
@@ -144,12 +146,37 @@ def test_what_a_proxy_or_the_limiter_refuses_is_asked_for_again(
         caller = records.caller()
         ids = [records.lead(caller.organization_id, resources.LEAD.example) for _ in range(2)]
         etags = {lead_id: write(records, caller, lead_id, "first") for lead_id in ids}
-        with keeping(command, tmp_path, url, caller, ids) as keeper:
+        with keeping(command, tmp_path, f"{url}/", caller, ids) as keeper:
             wait_until(while_running(keeper.child, lambda: keeper.has(etags)), "it has a copy of both leads")
             again = [line.partition(":")[0] for line in keeper.errors.splitlines()]
             assert again == ["429", "502", "503", "504"]
             records.lead(caller.organization_id, {}, state=b"D", record_id=ids[0])
+            wait_until(while_running(keeper.child, lambda: "404: asking again" in keeper.errors), "it asks again")
+            assert keeper.has(etags)
+            records.client.set(names.AS_OF, 1)
             wait_until(while_running(keeper.child, lambda: keeper.has({**etags, ids[0]: "gone"})), "one is gone")
             records.organization(caller.organization_id, access=False)
             assert keeper.child.wait(PATIENCE_SECONDS) == 1
     assert keeper.errors.splitlines()[-1].startswith('403: {"error":"api_access_disabled"')
+
+
+def test_id_without_a_record_is_named_and_a_wrong_path_ends_the_program(
+    command: list[str], redis_server: RedisService, records: Records, tmp_path: Path
+) -> None:
+    with running_api(patient(redis_server.url)) as api:
+        caller, url = records.caller(), f"http://127.0.0.1:{api.port}"
+        records.client.set(names.AS_OF, 1)
+        unknown = resources.LEAD.event_example.id
+        with keeping(command, tmp_path, url, caller, [unknown]) as keeper:
+            wait_until(while_running(keeper.child, lambda: keeper.has({unknown: "gone"})), "it names the id")
+        with keeping(command, tmp_path, f"{url}/wrong", caller, [unknown]) as keeper:
+            assert keeper.child.wait(PATIENCE_SECONDS) == 1
+    assert keeper.errors.startswith('404: {"error":"not_found","message":"There is nothing at this path.')
+    assert keeper.has({})
+
+
+def test_without_an_address_the_usage_is_printed(command: list[str]) -> None:
+    given = {name: value for name, value in os.environ.items() if name != "API"} | {"API_KEY": "key"}
+    ended = subprocess.run([*command, "id"], env=given, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch("usage: .+\n", ended.stderr)

@@ -341,10 +341,11 @@ def test_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no free port" in done.stderr
 
 
-def test_two_stacks_that_start_at_once_have_their_own_ports() -> None:
+def test_two_stacks_that_start_at_once_have_their_own_ports(capsys: pytest.CaptureFixture[str]) -> None:
     """The other one has looked, and listens in a moment."""
     usual = ports.free_port()
     chosen = _port(None, ApiSettings(api_port=usual))
     assert chosen != usual
+    assert f'make docs ARGS="--server http://127.0.0.1:{chosen}"' in capsys.readouterr().out
     with pytest.raises(StackFailed, match=f"Port {usual} of 127.0.0.1 is not available"):
         _port(usual, ApiSettings())

@@ -6,6 +6,7 @@
 //        offline       whether the network is away
 //        screenshots   a folder, or null
 //        copies        whether each button that copies is pressed
+//        examples      whether the example of each operation is read; the pages must then lead to operations
 //        words         what is searched for from the last page
 //        key, id       null, or what is sent from the box to try the API; the last page must then be that of the API
 import { basename, join } from "node:path";
@@ -32,9 +33,11 @@ const wide = [];
 const overlapping = [];
 const lost = [];
 const hidden = [];
+const examples = [];
 const copied = [];
 if (order.copies) await context.grantPermissions(["clipboard-read", "clipboard-write"]);
 for (const url of order.pages) {
+  await page.goto("about:blank"); // else a link to another part of the same page would not open it anew
   await page.goto(url);
   if (url.includes("/api.html")) await page.getByRole("heading", { name: "Retries" }).waitFor();
   // A page that is wider than the screen has to be moved sideways to be read.
@@ -44,6 +47,10 @@ for (const url of order.pages) {
   const anchor = decodeURIComponent(new URL(url).hash.slice(1));
   if (anchor && !(await page.waitForFunction((id) => document.getElementById(id), anchor).catch(() => null))) lost.push(url);
   for (const status of await page.evaluate(hiddenStatuses)) hidden.push([url, status]);
+  if (order.examples) {
+    const example = page.waitForFunction(exampleOf, anchor, { timeout: 20_000 });
+    examples.push(await example.then((text) => text.jsonValue(), () => ""));
+  }
   for (const button of order.copies ? await page.locator(".copy").all() : []) {
     await button.click();
     copied.push(await page.evaluate(() => navigator.clipboard.readText()));
@@ -56,7 +63,7 @@ for (const url of order.pages) {
 const found = [];
 for (const words of order.words) found.push(await searched(words));
 const tried = order.key ? await tryIt() : null;
-console.log(JSON.stringify({ requests, problems, wide, overlapping, lost, hidden, copied, found, tried }));
+console.log(JSON.stringify({ requests, problems, wide, overlapping, lost, hidden, examples, copied, found, tried }));
 await browser.close();
 
 // Runs in the page. Returns the pairs of texts that are drawn over each other, or of which one is cut off where the other
@@ -117,6 +124,12 @@ function hiddenStatuses() {
     const both = [left + 2, right - 2].map((x) => tab.contains(document.elementFromPoint(x, (top + bottom) / 2)));
     return both.every(Boolean) ? [] : [tab.textContent];
   });
+}
+
+// Runs in the page. Returns the example of an operation's answer, if a reader can see it.
+function exampleOf(anchor) {
+  const example = document.getElementById(anchor)?.querySelector(".response-card pre");
+  return example?.checkVisibility() && example.textContent;
 }
 
 // Returns what the page shows for these words: the title and the target of each result.

@@ -1,8 +1,9 @@
 // Shows the samples that follow each other as tabs. Without JavaScript they stand one below the other.
 const STORED = "leadview-language";
+const TABS = ".tabs [role=tab]"; // the renderer of the API's page has tabs of its own
 
 function choose(language) {
-  for (const tab of document.querySelectorAll("[role=tab]")) {
+  for (const tab of document.querySelectorAll(TABS)) {
     const chosen = tab.textContent === language;
     tab.setAttribute("aria-selected", chosen);
     document.getElementById(tab.getAttribute("aria-controls")).hidden = !chosen;
@@ -27,7 +28,7 @@ for (const first of document.querySelectorAll(".sample[data-language]")) {
     const tab = document.createElement("button");
     tab.textContent = sample.dataset.language;
     tab.setAttribute("role", "tab");
-    sample.id = `sample-${document.querySelectorAll("[role=tab]").length}`;
+    sample.id = `sample-${document.querySelectorAll(TABS).length}`;
     tab.setAttribute("aria-controls", sample.id);
     tab.addEventListener("click", () => {
       choose(tab.textContent);
@@ -40,7 +41,7 @@ for (const first of document.querySelectorAll(".sample[data-language]")) {
     tabs.append(tab);
   }
 }
-if (document.querySelector("[role=tab]")) choose(remembered() ?? "curl");
+if (document.querySelector(TABS)) choose(remembered() ?? "curl");
 
 // Copies what a reader types: of a block with prompts, the commands behind them.
 function typed(text) {

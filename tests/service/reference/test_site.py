@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from docs.generate.reference.pages import LANGUAGES, pages
 from docs.generate.reference.site import RENDERER, write
+from schemas import names
 from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
@@ -59,6 +60,7 @@ def service(redis_server: RedisService, records: Records) -> Iterator[Service]:
     with running_api(patient(redis_server.url)) as api:
         caller, limited = records.caller(), records.caller(key_limit=(1, 2), organization_limit=(100, 3600))
         leads = [records.lead(each.organization_id, LEAD.example) for each in (caller, limited)]
+        records.client.set(names.AS_OF, 1)
         yield Service(api, caller, limited, *leads)
 
 
@@ -82,6 +84,7 @@ def look(pages: list[str], **order: Any) -> Any:
         "dark": False,
         "offline": False,
         "copies": False,
+        "examples": False,
         "words": [],
     } | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
@@ -119,12 +122,14 @@ def test_the_sidebar_has_every_endpoint_and_the_parts_of_the_page(site: Path) ->
         assert [link for link in links if link.startswith("#")] == [f"#{part}" for part in parts]
 
 
-def test_every_status_of_an_endpoint_can_be_pressed(site: Path) -> None:
+def test_link_to_an_endpoint_opens_with_its_example_and_every_status(site: Path) -> None:
     address = (site / "api.html").as_uri()
     opened = [f"{address}#api-1/tag/{slug}" for slug in OPERATIONS.values()]
     for dark in (False, True):
-        seen = look(opened, width=1280, dark=dark, offline=True)
+        seen = look(opened, width=1280, dark=dark, offline=True, examples=True)
         assert (seen["hidden"], seen["problems"], seen["lost"], seen["overlapping"]) == ([], [], [], [])
+        lead, contact, *others = seen["examples"]
+        assert ('"stage": "ACCEPTED"' in lead, '"custom_fields"' in contact, all(others)) == (True, True, True)
 
 
 def test_what_is_copied_can_be_pasted(site: Path) -> None:
@@ -197,8 +202,7 @@ def test_the_response_that_is_shown_is_what_the_api_sends(service: Service) -> N
     answer = service.api.get(f"/api/v1/ext/leads/{service.lead}", key=service.caller.key)
     shown = {line.partition(": ")[0].lower(): line.partition(": ")[2] for line in head.splitlines()[1:]}
     sent = {name.lower(): value for name, value in answer.headers.items()}
-    # The limits of this service are other ones, and it has no projector, which would say what the answer contains.
-    assert shown.keys() - {"data-as-of"} == sent.keys() - {"date"}
+    assert shown.keys() == sent.keys() - {"date"}  # the limits of this service are other ones
     assert all(shown[name] == sent[name] for name in ("content-type", "cache-control", "content-length"))
     assert orjson.loads(lead) == answer.json
 
@@ -209,6 +213,9 @@ FOUND = {
     "invalid_id": "invalid_id",
     "event_guests": "GET /api/v1/ext/leads/{id}",
     "tombstone": "Versions and deletion",
+    "personal data": "Personal data",
+    "paging": "Where ids come from",
+    "list leads": "Where ids come from",
 }
 """Words, and what is among the first results for them."""
 
@@ -259,6 +266,24 @@ def test_sample_says_that_a_proxy_answered(
         printed = run(language, text, tmp_path, url, service.caller.key, service.lead)
     assert "502" in printed, page
     assert language == "sh" or "proxy" in printed
+
+
+@pytest.mark.parametrize(
+    ("page", "language", "text"), [one for one in samples() if one.values[0] in ("keys", "errors")]
+)
+def test_sample_tells_a_wrong_path_from_a_deleted_record(
+    service: Service, tmp_path: Path, page: str, language: str, text: str
+) -> None:
+    """Also on the page of keys, where an unknown record says that the key works."""
+
+    def printed(url: str) -> str:
+        return run(language, text, tmp_path, url, service.caller.key, service.lead)
+
+    record, wrong = printed(service.url), printed(f"{service.url}/wrong")
+    if page == "errors" and language != "sh":
+        assert ("delete your copy" in record, "delete your copy" in wrong) == (True, False)
+    else:
+        assert ("no such record" in record, "nothing at this path" in wrong) == (True, True)
 
 
 @pytest.mark.parametrize(("page", "language", "text"), [one for one in samples() if one.values[0] == "keys"])

@@ -292,7 +292,7 @@ def _of_records(about: _OfRecords, page: str) -> tuple[str, ...]:
                 f"{they.count} {has} a last record in Kafka that is not the newest one: {happened}",
                 f"let the core product publish {they.them} again with a higher version, which ends this problem",
                 "runbook.md#leadviewolderpublished",
-                f"{they.named} {_BEFORE_A_REBUILD} {served}",
+                f"{they.named} {_BEFORE_A_REBUILD} {served}".strip(),
             )
         case problem.Misplaced(topics):
             return (
@@ -329,7 +329,7 @@ def _of_bad_records(about: _OfBadRecords) -> tuple[str, ...]:
                 f"{they.count} {shows} newest record is bad",
                 f"`dead-letters list` says why; let the core product publish {they.them} again with a higher version",
                 "runbook.md#leadviewdocumentsasbefore",
-                f"{they.named} {_BEFORE_A_REBUILD} {missing}",
+                f"{they.named} {_BEFORE_A_REBUILD} {missing}".strip(),
             )
         case problem.DeadLetters(count, unknown, named):
             letters = f"{'other ' if named else ''}dead {'letter' if count == 1 else 'letters'}"
@@ -629,7 +629,9 @@ class _Entities:
 
     @property
     def count(self) -> str:
-        """How many there are, such as `50 leads`."""
+        """How many there are, such as `50 leads`; which one it is if there is only one."""
+        if self.is_one and self._entities:
+            return self._some
         if self._more:
             return f"{self._number:,} {'entity' if self.is_one else 'entities'}"
         nouns = Counter(_noun(entity.partition(":")[0]) for entity in self._entities)
@@ -637,11 +639,18 @@ class _Entities:
 
     @property
     def named(self) -> str:
-        """A sentence that says which ones they are, or some of them. Each organization is named once, and so is its own
-        entity.
+        """A sentence that says which ones they are, or some of them; empty if `count` says it. Each organization is
+        named once, and so is its own entity.
         """
+        if self.is_one and self._entities:
+            return ""
         if not self._entities:
             return f"{'It is' if self.is_one else 'They are'} not among those that are remembered."
+        more = self._number - len(self._entities[:_MOST_NAMED])
+        return f"They are {self._some}{f' and {more:,} more' if more else ''}."
+
+    @property
+    def _some(self) -> str:
         of: dict[tuple[str, bool], list[str]] = {}
         for entity in self._entities[:_MOST_NAMED]:
             topic, organization, *id_ = entity.split(":", 2)
@@ -650,8 +659,7 @@ class _Entities:
             f"{', '.join(ids)} of organization {organization}" if ids else f"organization {organization}"
             for (organization, _), ids in of.items()
         ]
-        more = self._number - len(self._entities[:_MOST_NAMED])
-        return f"{'It is' if self.is_one else 'They are'} {', '.join(shown)}{f' and {more:,} more' if more else ''}."
+        return ", ".join(shown)
 
 
 def _noun(topic: str) -> str:

@@ -222,19 +222,19 @@ ROWS: dict[str, Row] = {
         alerts=(*_LATE, "Problem"),
     ),
     "a bad record": Row(
-        sign="`status`: … lead shows an old state, because its newest record is bad",
+        sign="`status`: lead … shows an old state, because its newest record is bad",
         command="`leadview dead-letters list`; let the core product publish it again",
         problems=("documents_as_before",),
         alerts=("DeadLettersGrow", "DocumentsAsBefore"),
     ),
     "a bad record of an API key": Row(
-        sign="`status`: … API key is as before, because a record of it is bad",
+        sign="`status`: API key … is as before, because a record of it is bad",
         command="`leadview dead-letters list`; let the core product publish it again",
         problems=("access_as_before",),
         alerts=("AccessRecordsParked",),
     ),
     "an older version is published behind a newer one": Row(
-        sign="`status`: … lead has a last record in Kafka that is not the newest one; the newest one is served",
+        sign="`status`: lead … has a last record in Kafka that is not the newest one; the newest one is served",
         command="let the core product publish it again with a higher version",
         problems=("older_published",),
         alerts=("OlderPublished",),

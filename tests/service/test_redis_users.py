@@ -49,7 +49,7 @@ async def test_the_example_is_enough(
         leadview.publish(crm.contact(2, first_name="Grace"), crm.lead(2, stage="WRONG"))
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
-        leadview.run("status", **projector).ends(1, "is bad: readers see what was there before")
+        leadview.run("status", **projector).ends(1, "because its newest record is bad")
         for command in (["verify"], ["rebuild", "--promote", "--max-latency", "0"], ["drop"]):
             leadview.run(*command, **projector).ends(0)
         with running_api(patient(users_redis.url, **access("leadview-api")), ready=False) as api:

@@ -408,9 +408,9 @@ async def test_dead_letters_that_were_not_looked_at_are_unknown_and_not_none(alo
     assert found.redis
     assert len(found.redis.newest_bad) + found.redis.unjudged == count + 5 * SLICE
     assert found.redis.unjudged > 0
-    said = [str(say(it)) for it in problems(found)]
+    said = [f"{say(it)} {say(it).detail}" for it in problems(found)]
     not_known = f"{found.redis.unjudged:,}"
-    assert any(f"; of {not_known} more dead letters this is not known" in text for text in said), said
+    assert any(f"Of {not_known} more dead letters it is not known" in text for text in said), said
     assert any(f"; of {not_known} it is not known whether readers see an older state" in text for text in said), said
 
 

@@ -362,7 +362,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     for step in STEPS:
         tree.do(step, *step.edits)
     [version] = (step for step in STEPS if step.name == "Version")
-    [(number, digest)] = set(re.findall(r'"(\d+)": "([0-9a-f]{64})" to', tree.test(version.tests)[1]))
+    [(number, digest)] = set(re.findall(r'"(\d+)": "([0-9a-f]{64})"', tree.test(version.tests)[1]))
     tree.do(version, Edit(HISTORY, '"\n}', f'",\n  "{number}": "{digest}"\n}}'))
     before = {path: path.read_text("utf-8") for path in tree.path.rglob("*.*") if path.suffix in _GENERATED}
     status, printed = tree.run("docs.generate")

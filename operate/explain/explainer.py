@@ -22,7 +22,7 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import PREFIX
 from schemas.layouts import Head
-from schemas.resources import AS_SPECIFIED, CONTACT, KINDS, LEAD, ORGANIZATION, Resource
+from schemas.resources import AS_SPECIFIED, CONTACT, KINDS, LEAD, ORGANIZATION, Kind, Resource
 from schemas.settings import ApiSettings, ProjectorSettings
 
 _SEARCH_SECONDS = 30.0
@@ -61,6 +61,8 @@ class KeyHash(msgspec.Struct, frozen=True):
 
 
 Question = MessageKey | Id | Coordinates | KeyHash
+Search = Literal["none", "newest", "all"]
+"""Which records of an entity are looked for in Kafka: none, those among the newest offsets, or all that it holds."""
 
 
 def question(text: str) -> Question | None:
@@ -177,12 +179,12 @@ class Explainer:
             case None:
                 return [Nothing("no question")]
 
-    async def organization(self, organization: str, *, kafka: bool = True) -> AboutOrganization:
-        """Explain an organization. Without `kafka`, its records are not read."""
+    async def organization(self, organization: str, search: Search = "newest") -> AboutOrganization:
+        """Explain an organization, and the records of it that this search finds."""
         found = await stored.read_organization(self._store, self._api, organization)
-        if not kafka:
+        if search == "none":
             return AboutOrganization(found)
-        published = await records.newest(self.settings, [ORGANIZATION], organization.encode())
+        published = await self._published([ORGANIZATION], organization, search)
         return AboutOrganization(found, await self._told(published.records, found.event), published)
 
     async def key(self, owner: bytes, *, key_hash: str | None = None, id: str | None = None) -> StoredKey:  # noqa: A002
@@ -190,15 +192,20 @@ class Explainer:
         return await stored.read_key(self._store, self._api, owner, key_hash=key_hash, id=id)
 
     async def entity(
-        self, resource: Resource, organization: str, id_: str, *, kafka: bool = True, also: Sequence[Record] = ()
+        self,
+        resource: Resource,
+        organization: str,
+        id_: str,
+        search: Search = "newest",
+        also: Sequence[Record] = (),
     ) -> AboutEntity:
-        """Explain an entity. Without `kafka`, its records are not read. `also` are records of it that are known."""
+        """Explain an entity, and the records of it that this search finds. `also` are records of it that are known."""
         found = await stored.read_entity(self._store, resource, organization, id_)
         live = found.live
         spliced = resource is not LEAD or not live.document or await stored.shows_its_contact(self._store, live)
-        if not kafka:
+        if search == "none":
             return AboutEntity(resource, organization, id_, found, spliced)
-        published = await records.newest(self.settings, [resource], f"{organization}:{id_}".encode())
+        published = await self._published([resource], f"{organization}:{id_}", search)
         known = [*published.records, *(each for each in also if each not in published.records)]
         told = await self._told(known, live.event, whole=published.whole)
         bad = records.bad_field(max(known, key=_age)) if known and not also else None
@@ -223,7 +230,7 @@ class Explainer:
         return [await self._of_stranger(f"{organization}:{id_}", refusal)]
 
     async def _of_id(self, asked: Id) -> list[Explanation]:
-        known = await self.organization(asked.id, kafka=False)
+        known = await self.organization(asked.id, "none")
         if known.stored.event or known.stored.dead_letters:
             return [await self.organization(asked.id)]
         return [Nothing("id alone", asked.id)]
@@ -240,7 +247,7 @@ class Explainer:
 
     async def _of_stranger(self, message_key: str, refusal: Refusal | None) -> Explanation:
         """Nothing is stored of it: perhaps Kafka knows it."""
-        found = await records.newest(self.settings, KINDS, message_key.encode())
+        found = await self._published(KINDS, message_key)
         if not found.records:
             return Nothing("unheard of" if found.whole else "not read", message_key, refusal=refusal)
         newest = max(found.records, key=_age)
@@ -278,6 +285,9 @@ class Explainer:
             return Nothing("not yet", place, end) if asked.offset >= end else Nothing("held back", place, readable)
         [letter] = await self._dead_letters([place])
         return Nothing("deleted by Kafka" if asked.offset < span[0] else "compacted", place, span[0], letter)
+
+    async def _published(self, kinds: Sequence[Kind], message_key: str, search: Search = "newest") -> Published:
+        return await records.published(self.settings, kinds, message_key.encode(), from_first=search == "all")
 
     async def _told(self, found: Sequence[Record], head: Head | None, *, whole: bool = False) -> list[Told]:
         """Returns what became of these records. `head` is that of what is stored of their entity."""

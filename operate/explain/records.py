@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from projector.change import version_of
+from projector.change import read, version_of
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Unavailable
 from projector.interpret import interpret
@@ -16,6 +16,7 @@ from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
 from projector.record import MAGIC, Partition, Record, unframed
 from schemas import names
+from schemas.events import Deleted
 from schemas.layouts import Head
 from schemas.resources import KINDS, Kind
 from schemas.settings import ProjectorSettings
@@ -30,12 +31,14 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 class Published(msgspec.Struct, frozen=True):
     """The records that were found, and whether all of the newest ones could be looked through in time. `whole`: they
     are all that were ever published. `unread` is how many offsets are behind open transactions, where nobody can read.
+    `from_first`: each partition was read from its first record on, not only its newest offsets.
     """
 
     records: list[Record]
     all: bool
     whole: bool = False
     unread: int = 0
+    from_first: bool = False
 
 
 class Projected(msgspec.Struct, frozen=True):
@@ -100,24 +103,31 @@ class BadField(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], message_key: bytes) -> Published:
-    """Look for the newest records with this message key. Raises Unavailable."""
+async def published(
+    settings: ProjectorSettings, kinds: Sequence[Kind], message_key: bytes, *, from_first: bool = False
+) -> Published:
+    """Look for records with this message key: among the newest offsets, for some seconds; `from_first`, among all
+    records that Kafka still holds, however long it takes. Raises Unavailable.
+    """
     found: list[Record] = []
     try:
-        async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
+        async with (
+            asyncio.timeout(None if from_first else _SECONDS),
+            open_reader(settings, kinds, _FETCH_BYTES) as reader,
+        ):
             ends = await reader.end_offsets(await reader.partitions())
             ranges = await reader.range(list(ends))
             unread = sum(max(0, end - ranges[at][1]) for at, end in ends.items())
             newest = {at: (max(first, last - NEWEST), last) for at, (first, last) in ranges.items()}
-            read = 0
-            async for records in reader.read(newest):
-                read += sum(record.offsets for record in records)
+            offsets = 0
+            async for records in reader.read(ranges if from_first else newest):
+                offsets += sum(record.offsets for record in records)
                 found += [record for record in records if record.key == message_key]
     except TimeoutError:
         return Published(found, all=False)
     # Each offset from 0 on had a record: compaction has removed none.
-    whole = read == sum(last for _, last in ranges.values()) and not unread
-    return Published(found, all=True, whole=whole, unread=unread)
+    whole = offsets == sum(last for _, last in ranges.values()) and not unread
+    return Published(found, all=True, whole=whole, unread=unread, from_first=from_first)
 
 
 async def at(
@@ -158,6 +168,14 @@ def told(records: Sequence[Record], projected: Projected, *, whole: bool = False
         highest[at] = max(known, version or 0)
     newest_first = sorted(records, key=lambda record: (record.timestamp, record.offset), reverse=True)
     return [_told(record, projected, before[id(record)]) for record in newest_first]
+
+
+def has_data(record: Record) -> bool:
+    """Returns whether a record says more of its entity than that it is deleted. A bad record may."""
+    try:
+        return not isinstance(read(record).entity, Deleted | None)
+    except BadRecord:
+        return True
 
 
 def bad(record: Record) -> BadRecord | None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from operate.explain.explainer import AboutEntity, AboutOrganization, AboutRecord, Explanation, Gap, Nothing
-from operate.explain.records import NEWEST, BadField, Fate, Published, Told
+from operate.explain.records import NEWEST, BadField, Fate, Published, Told, has_data
 from operate.explain.stored import (
     AccessCheck,
     InGeneration,
@@ -18,6 +18,7 @@ from operate.explain.stored import (
 )
 from projector.dead_letter import DeadLetter
 from projector.ledger.late_versions import LateVersion
+from schemas import names
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
 from schemas.words import utc
@@ -226,6 +227,19 @@ def to_json(found: StoredEntity | StoredOrganization | StoredKey) -> dict[str, A
     return shown
 
 
+def records_to_json(found: AboutEntity | AboutOrganization) -> dict[str, Any]:
+    """Returns what `show --records --json` adds: each record that Kafka holds and whether it has `data`, and how many
+    offsets are `unread`, behind an open transaction.
+    """
+    if found.published is None:
+        return {}
+    data = {
+        names.dead_letter(each.topic, each.partition, each.offset): has_data(each) for each in found.published.records
+    }
+    records = [msgspec.to_builtins(told) | {"data": data[told.record]} for told in found.told]
+    return {"records": records, "unread": found.published.unread}
+
+
 def answer(found: Explanation, topic_prefix: str, *, show_documents: bool) -> Answer:
     """Returns an explanation in words."""
     match found:
@@ -416,6 +430,8 @@ def _bad(bad: BadField | None, show_documents: bool) -> list[Fact]:
 def _note(found: Published | None) -> str:
     if found is None:
         return ""
+    if found.from_first:
+        return _holdings(found)
     if found.whole:
         return "Kafka was looked through for it: all records of the topic."
     looked = f"Kafka was looked through for it: the newest {NEWEST:,} offsets of each partition"
@@ -425,6 +441,17 @@ def _note(found: Published | None) -> str:
             f" {found.unread:,} more are behind an open transaction, where nobody can read: newer ones may be there."
         )
     return looked
+
+
+def _holdings(found: Published) -> str:
+    """Returns how many records of an entity Kafka holds, and how many of them are more than a delete."""
+    number, data = len(found.records), sum(has_data(record) for record in found.records)
+    held = "no record of it" if not number else "1 record of it" if number == 1 else f"{number:,} records of it"
+    text = f"All records of the topic that can be read were looked through. Kafka holds {held}"
+    text += f": {data:,} with data, and {number - data:,} without, which delete it." if number else "."
+    if found.unread:
+        text += f" {found.unread:,} more offsets are behind an open transaction, where nobody can read."
+    return text
 
 
 def _entity(found: AboutEntity, topic_prefix: str, show_documents: bool) -> Answer:

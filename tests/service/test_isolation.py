@@ -184,7 +184,15 @@ def test_an_erasure_leaves_no_byte_in_redis_its_files_and_the_logs(
             leadview.wait_until_current()
             assert api.get(LEADS + LEAD, key=key).json["contact"] is None
             assert in_redis(redis) == in_files(redis, files) == OF_LEAD
-            leadview.run("show", "contact", ORGANIZATION, CONTACT).ends(0, "is deleted", "by version 9")
+            show = ("show", "contact", ORGANIZATION, CONTACT, "--records")
+            held = "Kafka holds 3 records of it: 2 with data, and 1 without"
+            leadview.run(*show).ends(0, "is deleted", "by version 9", "was replaced since by version 9", held)
+            shown = leadview.run(*show, "--json").json
+            assert [(each["version"], each["data"]) for each in shown["records"]] == [
+                (9, False),
+                (None, True),
+                (1, True),
+            ]
 
             leadview.publish(crm.deleted(resources.ORGANIZATION, 9))
             wait_until(lambda: leadview.caught_up() and not redis.exists(names.JOBS), "the organization is erased")

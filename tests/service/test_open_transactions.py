@@ -79,7 +79,7 @@ def as_of(response: Response) -> datetime:
 async def looked_up(leadview: Leadview) -> tuple[records.Published, Any]:
     """Returns what the console finds of the lead in Kafka, and at offset 2."""
     settings = ProjectorSettings(kafka_bootstrap_servers=leadview.kafka.bootstrap_servers, topic_prefix=leadview.prefix)
-    published = await records.newest(settings, [resources.LEAD], f"{crm.ORGANIZATION}:{crm.LEAD}".encode())
+    published = await records.published(settings, [resources.LEAD], f"{crm.ORGANIZATION}:{crm.LEAD}".encode())
     return published, await records.at(settings, Partition(leadview.topics.name(resources.LEAD), 0), 2)
 
 
@@ -110,6 +110,8 @@ def test_what_waits_behind_a_transaction_is_claimed_nowhere(leadview: Leadview) 
             assert (metric(port, f'{AGE}{{topic="{name}"}}') or 0) > 5
             leadview.run("verify").ends(1, f"A transaction is open in {name}:0", "no difference in the rest")
             leadview.run("verify", "--access").ends(0, "no difference")
+            held = "Kafka holds 1 record of it: 1 with data", "2 more offsets are behind an open transaction"
+            leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--records").ends(0, *held)
             published, at_two = asyncio.run(looked_up(leadview))
             assert (len(published.records), published.whole, published.unread) == (1, False, 2)
             assert at_two == ((0, 1, 3), None)

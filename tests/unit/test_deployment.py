@@ -473,3 +473,10 @@ def test_renovate_watches_each_tool_that_make_installs(path: str) -> None:
     watched = {match[0].split()[-1] for expression in expressions for match in re.finditer(expression, text)}
     assert pinned
     assert pinned - watched == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda path: path.name)
+def test_actions_of_workflows_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"uses: (.+)", path.read_text())
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []

@@ -30,7 +30,7 @@ from projector.redis.node import Fence
 from projector.redis.store import Store
 from runtime.redis.scripts import Command
 from schemas.fields import UUID_BYTES
-from schemas.layouts import ERASE_DUE, OLDER, ORGANIZATION_DELETED, REPEATED, REPLAY_DUE, REUSED, WRITTEN
+from schemas.layouts import ERASE_DUE, HASH_BYTES, OLDER, ORGANIZATION_DELETED, REPEATED, REPLAY_DUE, REUSED, WRITTEN
 from schemas.resources import CONTACT, LEAD
 
 _WRITTEN, _ORGANIZATION_DELETED = (b"%d" % code for code in (WRITTEN, ORGANIZATION_DELETED))
@@ -42,21 +42,32 @@ _CODE = ERASE_DUE - 1
 """The bits of a code in the reply about an organization."""
 
 
+class _FanOut(msgspec.Struct):
+    """The fan-out of a contact. Its ids and hashes have an order, so that a simulated run can be repeated."""
+
+    lead_ids: dict[bytes, None] = {}
+    """The short ids of leads that may contain an old summary, each once."""
+    shown: dict[bytes, None] = {}
+    """The hashes of the summaries that were present since it began, each once. A lead with one of them shows the
+    change, or a later one: so the fan-out ends although its contact changes again and again."""
+
+
 class FanOuts:
-    """The fan-outs that are due: for each contact, the leads that may contain an old summary of it."""
+    """The fan-outs that are due, by organization and contact."""
 
     def __init__(self) -> None:
-        self._leads: dict[tuple[str, str], dict[bytes, None]] = {}
-        """By organization and contact; short ids, each once."""
+        self._due: dict[tuple[str, str], _FanOut] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._leads)
+        return bool(self._due)
 
     def add(self, contacts: Sequence[PutOrDelete], reply: list[Any]) -> None:
         """Add the leads in the reply of the script for these contacts."""
         for number, lead_id in _pairs(reply):
             contact = contacts[number]
-            self._leads.setdefault((contact.organization_id, contact.id), {})[lead_id] = None
+            fan_out = self._due.setdefault((contact.organization_id, contact.id), _FanOut())
+            fan_out.lead_ids[lead_id] = None
+            fan_out.shown.clear()
 
     async def step(self, store: Store, generations: Generations, fence: Fence | None) -> int:
         """Writes the present summaries into some leads. A contact with leads left then comes after all others.
@@ -64,24 +75,25 @@ class FanOuts:
         """
         fans: list[Fan] = []
         most = _STEP_LEADS
-        for (organization_id, contact_id), lead_ids in self._leads.items():
-            if fans and len(lead_ids) > most:
+        for (organization_id, contact_id), fan_out in self._due.items():
+            if fans and len(fan_out.lead_ids) > most:
                 break
-            fans.append(Fan(organization_id, contact_id, list(lead_ids)))
-            most -= len(lead_ids)
+            fans.append(Fan(organization_id, contact_id, list(fan_out.lead_ids)))
+            most -= len(fan_out.lead_ids)
         replies = await store.run(
             list(calls.resplices(fans, generations, clustered=await store.clustered())), fence=fence
         )
         # If a contact had less than a full batch, and every call did all, it has no other leads to update.
         cut_off = min(replies) < 0
         left = [fan for fan in fans if cut_off or len(fan.lead_ids) >= MAX_LEADS]
-        asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in left]
+        asks = [calls.pending_leads(*fan.contact, generations, self._due[fan.contact].shown) for fan in left]
         pending = await store.run(asks, fence=fence) if asks else []
-        for fan in fans:
-            del self._leads[fan.organization_id, fan.contact_id]
-        for fan, lead_ids in zip(left, pending, strict=True):
-            if lead_ids:
-                self._leads[fan.organization_id, fan.contact_id] = dict.fromkeys(lead_ids)
+        taken = {fan.contact: self._due.pop(fan.contact) for fan in fans}
+        for fan, reply in zip(left, pending, strict=True):
+            if lead_ids := reply[1:]:
+                present = [reply[0][at : at + HASH_BYTES] for at in range(0, len(reply[0]), HASH_BYTES)]
+                shown = taken[fan.contact].shown | dict.fromkeys(present)
+                self._due[fan.contact] = _FanOut(dict.fromkeys(lead_ids), shown)
         return sum(reply if reply >= 0 else -1 - reply for reply in replies)
 
 

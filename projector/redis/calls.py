@@ -3,7 +3,7 @@
 Pure. On a Redis Cluster all keys of a call belong to one organization, and so to one slot.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar, assert_never, cast
 
@@ -43,6 +43,11 @@ class Fan(msgspec.Struct, gc=False):
     organization_id: str
     contact_id: str
     lead_ids: list[bytes]
+
+    @property
+    def contact(self) -> tuple[str, str]:
+        """Its organization and its id."""
+        return self.organization_id, self.contact_id
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -216,10 +221,15 @@ def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) 
     return scripts.leave_contact(leads=keys, contact_id=contact_id, lead_id=names.short_id(lead.id))
 
 
-def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
-    """Returns the call that reads which leads of a contact contain an old summary."""
+def pending_leads(
+    organization_id: str, contact_id: str, generations: Generations, shown: Collection[bytes] = ()
+) -> Command:
+    """Returns the call that reads which leads of a contact contain an old summary: neither the present one, nor one
+    with a hash in `shown`.
+    """
     owner = names.organization(organization_id)
-    return scripts.pending_leads(organization=owner, contacts=contact_keys(owner, contact_id, generations))
+    contacts = contact_keys(owner, contact_id, generations)
+    return scripts.pending_leads(organization=owner, contacts=contacts, shown=b"".join(shown))
 
 
 def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:

@@ -23,6 +23,7 @@ from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis import scripts
+from projector.redis.calls import MAX_LEADS
 from projector.redis.store import Store
 from projector.run import lines_of
 from projector.stop import Stop
@@ -958,6 +959,28 @@ async def test_changes_during_a_fan_out_share_the_next_one(stepping: Projection,
         assert behind(stepping, "Name 22.") == 0
     assert calls_of(stepping.client, "set") <= 2 * _OF_CONTACT + 100
     assert calls_of(stepping.client, "zadd") <= 2 * _OF_CONTACT
+
+
+async def test_positions_advance_although_a_contact_changes_again_before_all_leads_show_it(
+    stepping: Projection, kafka: ScriptedKafka
+) -> None:
+    """A fan-out ends when all leads show its change or a later one, not when all show the last change."""
+    last, covered_at = 500, list[int]()
+    versions = iter(range(3, last + 1))
+
+    async def hook() -> None:
+        if (version := next(versions, 0)) and it.stored(CONTACTS) is None:
+            covered_at[:] = [version]
+        if version:
+            kafka.publish(crm.contact(version, first_name=f"Name {version}."))
+
+    cast(Hooked, stepping.store).hook = hook
+    async with running(stepping, kafka, fan_out=0.0) as it:
+        kafka.publish(crm.contact(2, first_name="Grace"))
+        await it.covers(last - 1, CONTACTS)
+        assert behind(stepping, f"Name {last}.") == 0
+    steps = _OF_CONTACT // MAX_LEADS
+    assert covered_at[0] < 2 * steps, "the first change was covered after one fan-out"
 
 
 async def test_line_leaves_a_fan_out_to_the_next_owner_at_once(stepping: Projection, kafka: ScriptedKafka) -> None:

@@ -12,7 +12,7 @@ from projector.redis import calls
 from projector.upkeep import jobs
 from runtime.redis.scripts import Command
 from schemas import names, resources
-from schemas.layouts import FIRST_LEAD, Head, read_head
+from schemas.layouts import FIRST_LEAD, NO_CONTACT, Head, read_head
 from tests.harness import crm, stored
 from tests.harness.expected import documents_of
 from tests.harness.generations import generation, ids
@@ -336,13 +336,26 @@ async def test_pending_leads_are_those_that_show_another_summary(projection: Pro
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(230)]
     await projection.apply(*records)
     ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1))
-    assert await projection.store.run([ask]) == [[]]
+    assert await projection.store.run([ask]) == [[NO_CONTACT]]
     await projection.call(contact(1, 0))
-    [pending] = await projection.store.run([ask])
+    [[ada, *pending]] = await projection.store.run([ask])
     assert len(set(pending)) == len(pending) == 101, "the first, and 100 of the sorted set"
     await projection.store.run(resplices(*pending))
-    [rest] = await projection.store.run([ask])
+    [[_, *rest]] = await projection.store.run([ask])
     assert not set(rest) & set(pending)
+    await projection.call(contact(2, 1, "Grace"))
+    [[grace, *_]] = await projection.store.run([ask])
+    since_ada = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1), [ada])
+    [[present, *still_pending]] = await projection.store.run([since_ada])
+    assert present == grace != ada
+    assert not set(still_pending) & set(pending), "they show the first change"
+    await projection.store.run(resplices(*still_pending))
+    [[_, *last]] = await projection.store.run([since_ada])
+    await projection.store.run(resplices(*last))
+    assert await projection.store.run([since_ada]) == [[grace]]
+    [[_, *behind]] = await projection.store.run([ask])
+    assert set(behind) <= set(pending), "they do not show the second one yet"
+    assert behind
 
 
 @pytest.mark.parametrize(
@@ -413,7 +426,7 @@ async def test_a_fan_out_writes_nothing_for_a_deleted_organization(projection: P
     await projection.apply(crm.organization(1).record(0), contact(1, 0), *MANY)
     pending = (await projection.call(contact(2, 1, "Grace")))[2::2]
     ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1))
-    [still_pending] = await projection.store.run([ask])
+    [[_, *still_pending]] = await projection.store.run([ask])
     assert len(still_pending) == len(MANY)
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     assert await projection.store.run([ask]) == [[]], "it does not ask for leads that it never writes"

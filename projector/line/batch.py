@@ -210,11 +210,11 @@ class Batch:
         if oldest is not None:
             self.freshness = max(self.freshness or 0.0, self._clock.time() - oldest / 1000)
 
-    async def fan_out(self, session: Session, store: Store) -> bool:
-        """Makes steps of the fan-outs for about 5 ms (`Policy.fan_out`). Returns whether any lead was written. Raises
+    async def fan_out(self, session: Session, store: Store, seconds: float) -> bool:
+        """Makes steps of the fan-outs for this time, but at least one. Returns whether any lead was written. Raises
         Unavailable.
         """
-        before, until = self.applied.respliced, self._clock.monotonic() + self._policy.fan_out
+        before, until = self.applied.respliced, self._clock.monotonic() + seconds
         while self.fan_outs:
             self.applied.respliced += await self.fan_outs.step(store, session.generations, session)
             if self._clock.monotonic() > until:

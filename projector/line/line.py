@@ -172,7 +172,7 @@ class Line:
                 return  # Kafka has revoked partitions meanwhile, and these records are read again
             if polled:
                 await self._project(polled)
-            await self._cover_what_is_complete()
+            await self._cover_what_is_complete(0.0 if polled else self._policy.fan_out)
         self.health.alive()
         await self._check_every_second()
 
@@ -197,9 +197,9 @@ class Line:
                 return
         self._filling = batch
 
-    async def _cover_what_is_complete(self) -> None:
-        """Makes steps of the fan-outs of the batch that was written first, for about 5 ms. When all of them have ended,
-        stores the positions after this batch.
+    async def _cover_what_is_complete(self, fan_out_seconds: float) -> None:
+        """Makes steps of the fan-outs of the batch that was written first: for some time, but at least one. When all of
+        them have ended, stores the positions after this batch.
 
         Other records are written between two calls, so they do not wait for a contact with many leads. They are
         visible at once, and covered later.
@@ -210,7 +210,7 @@ class Line:
         batch = self._fanning_out
         if batch is None:
             return
-        if batch.fan_outs and await batch.fan_out(self._positions.session, self._store):
+        if batch.fan_outs and await batch.fan_out(self._positions.session, self._store, fan_out_seconds):
             self.health.advanced()
         if not batch.fan_outs:
             self._fanning_out = None

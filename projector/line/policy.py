@@ -32,7 +32,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     slice: float = 0.01
     """The time for which records are decoded at once: the event loop does nothing else meanwhile."""
     fan_out: float = 0.005
-    """The time for which the line makes steps of fan-outs before it polls again."""
+    """The time for which the line makes steps of fan-outs before it polls again. While records arrive, it makes one:
+    the records of others come first."""
     check: float = 1.0
     """The time between two comparisons of the positions with Redis and Kafka."""
     first_pause: float = 0.1

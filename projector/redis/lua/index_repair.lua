@@ -29,32 +29,31 @@ local function add(pending, id)
 end
 
 -- Adds leads of a contact whose summary is not the present one to `pending`, each once: the first lead, and up to 100
--- of each range between the hashes that are left out. `contact` is the contact's value, or the beginning of it.
--- `pending` may be nil. `shown` may be nil, or has further hashes that are left out (see `pending_leads`). Returns
--- `pending`, and the hash of the present summary.
+-- of each range between the hashes that are left out, until there are 100. `contact` is the contact's value, or the
+-- beginning of it. `pending` may be nil. `shown` may be nil, or has further hashes that are left out, each with a true
+-- value (see `pending_leads`). Returns `pending`, and the hash of the present summary.
 local function collect_pending(contact, leads, pending, shown)
   local summary_hash, first = NO_CONTACT, first_of(contact)
-  if first then summary_hash = sub(contact, SUMMARY_HASH, SUMMARY_HASH_END) end
-  if first == NO_LEAD then return pending, summary_hash end
-  local present = unpack_bytes('<I6', summary_hash)
-  local left_out = { present }
-  for _, hash in ipairs(shown or {}) do left_out[#left_out + 1] = hash end
   if first then
-    local hash, is_pending = unpack_bytes('<I6', first), true
-    for _, other in ipairs(left_out) do is_pending = is_pending and other ~= hash end
-    if is_pending then pending = add(pending, sub(first, HASH_BYTES + 1)) end
+    summary_hash = sub(contact, SUMMARY_HASH, SUMMARY_HASH_END)
+    if first == NO_LEAD then return pending, summary_hash end
+    local hash = sub(first, 1, HASH_BYTES)
+    if hash ~= summary_hash and not (shown and shown[hash]) then pending = add(pending, sub(first, HASH_BYTES + 1)) end
   end
-  local count, current = call('ZCARD', leads), format('%d', present)
-  if count == 0 or call('ZCOUNT', leads, current, current) == count then return pending, summary_hash end -- as usual
+  local count = call('ZCARD', leads)
+  if count == 0 then return pending, summary_hash end
+  local current = score(summary_hash)
+  if call('ZCOUNT', leads, current, current) == count then return pending, summary_hash end -- the usual case
+  local left_out = { (unpack_bytes('<I6', summary_hash)) }
+  for hash in pairs(shown or {}) do left_out[#left_out + 1] = (unpack_bytes('<I6', hash)) end
   table.sort(left_out)
-  left_out[#left_out + 1] = '+inf'
   local low, found = '-inf', 0
-  for _, hash in ipairs(left_out) do
-    local high = hash == '+inf' and hash or format('(%d', hash)
+  for n = 1, #left_out + 1 do
+    local high = left_out[n] and format('(%d', left_out[n]) or '+inf'
     for _, id in ipairs(call('ZRANGEBYSCORE', leads, low, high, 'LIMIT', '0', '100')) do
       pending, found = add(pending, id), found + 1
     end
-    if found >= 200 then break end
+    if found >= 100 then break end
     low = high
   end
   return pending, summary_hash

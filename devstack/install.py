@@ -34,6 +34,7 @@ class InstallationFailed(Exception):
 def main(environment: Path, requirements: Path, stamp: Path) -> int:
     """Returns the exit status: 1 if the installation failed."""
     try:
+        environment.resolve().parent.mkdir(parents=True, exist_ok=True)
         with environment.resolve().with_name(f"{environment.name}.lock").open("a+") as lock:
             _wait_for(lock)
             if not _is_done(requirements, stamp):

@@ -27,10 +27,12 @@ def clone(tmp_path: Path) -> Path:
     return clone
 
 
-def installing(clone: Path, python: str = sys.executable, **variables: str) -> subprocess.Popen[str]:
+def installing(
+    clone: Path, python: str = sys.executable, venv: str = ".venv", **variables: str
+) -> subprocess.Popen[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "MAKE"))}
     return subprocess.Popen(
-        ["/usr/bin/env", "make", ".venv/run.stamp", f"PYTHON={python}"],
+        ["/usr/bin/env", "make", f"{venv}/run.stamp", f"VENV={venv}", f"PYTHON={python}"],
         cwd=clone,
         env=inherited | variables,
         stdout=subprocess.PIPE,
@@ -71,6 +73,13 @@ def test_settings_for_other_environments_change_nothing(clone: Path, tmp_path: P
     assert output.count("\n") == 1
     assert has_pip(clone)
     assert installed(clone) == (0, "make: '.venv/run.stamp' is up to date.\n", "")
+
+
+def test_environment_of_another_python_may_be_in_a_folder_that_is_not_there(clone: Path) -> None:
+    with installing(clone, venv="build/python3") as process:
+        _, errors = process.communicate(timeout=4 * PATIENCE_SECONDS)
+    assert (process.returncode, errors) == (0, "")
+    assert (clone / "build/python3/run.stamp").exists()
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import gc
 import select
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from types import FrameType, ModuleType
@@ -164,6 +165,7 @@ def texts(longer_than: int) -> Iterator[bytes | str]:
             yield bytes(each) if isinstance(each, bytearray) else each
 
 
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="CPython 3.12.1 crashes if all objects are walked through")
 def test_no_key_is_left_in_memory(api: Target, records: Records, stack: ExitStack) -> None:
     """Neither in a cache nor on an idle connection; whether it was valid, revoked or unknown."""
     hidden = []  # the random parts, backwards: this test must not be what it finds

@@ -140,7 +140,7 @@ BENCHMARK = Benchmark(
     ),
     metrics=(_TIME, _THESE_WORST, _OTHERS_WORST, _THESE_P99, _OTHERS_P99, _VISIBLE_P99, LATE),
     subjects=(Subject(LEADVIEW, "leadview", "one projector, one API worker"),),
-    cases=(UNCHANGED, CHANGES, CHANGING),
+    cases=(UNCHANGED, CHANGING, CHANGES),
     prepare=_prepare,
     targets=(
         Target(_THESE_WORST.name, CHANGES, 10.0, at_least=False),

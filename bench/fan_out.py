@@ -12,6 +12,7 @@ from bench.crm import FIRST_VERSION, Changes, Crm, lead_requests, mark, marked, 
 from bench.filling import live
 from bench.machine import service_cores
 from devstack.programs import while_running
+from devstack.threads import in_thread
 from devstack.waiting import wait_until
 from schemas import names, resources
 
@@ -85,20 +86,14 @@ class _Contact:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Change the contact twice a second during the block. Waits at its end until all leads show the last change."""
-        ended = threading.Event()
 
-        def change() -> None:
-            while not ended.wait(0.5):
+        def change(stop: threading.Event) -> None:
+            while not stop.wait(0.5):
                 self._version += 1
                 publish(self._service.kafka, [marked(self._record, self._version)])
 
-        thread = threading.Thread(target=change)
-        thread.start()
-        try:
+        with in_thread(change):
             yield
-        finally:
-            ended.set()
-            thread.join()
         shown = while_running(self._service.process, lambda: not self._behind())
         wait_until(shown, "all leads show the last change", _FAN_OUT_TIMEOUT_SECONDS)
 

@@ -34,8 +34,9 @@ class InstallationFailed(Exception):
 def main(environment: Path, requirements: Path, stamp: Path) -> int:
     """Returns the exit status: 1 if the installation failed."""
     try:
-        environment.resolve().parent.mkdir(parents=True, exist_ok=True)
-        with environment.resolve().with_name(f"{environment.name}.lock").open("a+") as lock:
+        path = environment.resolve().with_name(f"{environment.name}.lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+") as lock:
             _wait_for(lock)
             if not _is_done(requirements, stamp):
                 _install(environment, requirements, lock)

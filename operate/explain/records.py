@@ -80,7 +80,8 @@ class Told(msgspec.Struct, frozen=True):
     `time` is that of the event, in milliseconds since 1970.
 
     `before` is how many offsets come before it if it waits, or the version that was there before it if it was older.
-    `shown` is what readers see, `reason` why it is bad, and `accepted` whether an operator has accepted it.
+    `shown` is what readers see, `reason` why it is bad, and `accepted` whether an operator has accepted it. `data`: it
+    says more of its entity than that it is deleted, or is bad and may do so.
     """
 
     record: str
@@ -91,6 +92,7 @@ class Told(msgspec.Struct, frozen=True):
     shown: Head | None = None
     reason: str = ""
     accepted: bool = False
+    data: bool = True
 
 
 class BadField(msgspec.Struct, frozen=True):
@@ -170,14 +172,6 @@ def told(records: Sequence[Record], projected: Projected, *, whole: bool = False
     return [_told(record, projected, before[id(record)]) for record in newest_first]
 
 
-def has_data(record: Record) -> bool:
-    """Returns whether a record says more of its entity than that it is deleted. A bad record may."""
-    try:
-        return not isinstance(read(record).entity, Deleted | None)
-    except BadRecord:
-        return True
-
-
 def bad(record: Record) -> BadRecord | None:
     """Returns what makes a record bad; None if it is good."""
     try:
@@ -209,11 +203,11 @@ def _told(record: Record, projected: Projected, before: int | None) -> Told:
     known."""
     try:
         version, time = version_of(record), interpret(record)[1]
-        reason = ""
+        reason, data = "", not isinstance(read(record).entity, Deleted | None)
     except BadRecord as error:
-        version, time, reason = error.version, record.timestamp, error.reason
+        version, time, reason, data = error.version, record.timestamp, error.reason, True
     place = names.dead_letter(record.topic, record.partition, record.offset)
-    told = partial(Told, place, version, time)
+    told = partial(Told, place, version, time, data=data)
     position = projected.positions.get(Partition(record.topic, record.partition), 0)
     if record.offset >= position:
         return told("waits", before=record.offset - position)

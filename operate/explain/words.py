@@ -6,7 +6,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from operate.explain.explainer import AboutEntity, AboutOrganization, AboutRecord, Explanation, Gap, Nothing
-from operate.explain.records import NEWEST, BadField, Fate, Published, Told, has_data
+from operate.explain.records import NEWEST, BadField, Fate, Published, Told
 from operate.explain.stored import (
     AccessCheck,
     InGeneration,
@@ -18,7 +18,6 @@ from operate.explain.stored import (
 )
 from projector.dead_letter import DeadLetter
 from projector.ledger.late_versions import LateVersion
-from schemas import names
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
 from schemas.words import utc
@@ -233,11 +232,7 @@ def records_to_json(found: AboutEntity | AboutOrganization) -> dict[str, Any]:
     """
     if found.published is None:
         return {}
-    data = {
-        names.dead_letter(each.topic, each.partition, each.offset): has_data(each) for each in found.published.records
-    }
-    records = [msgspec.to_builtins(told) | {"data": data[told.record]} for told in found.told]
-    return {"records": records, "unread": found.published.unread}
+    return {"records": msgspec.to_builtins(found.told), "unread": found.published.unread}
 
 
 def answer(found: Explanation, topic_prefix: str, *, show_documents: bool) -> Answer:
@@ -356,7 +351,7 @@ def _history(told: Sequence[Told], published: Published | None) -> tuple[list[Ev
     shown = told[:_MOST_EVENTS]
     events = [Event(each.fate, each.record, each.version, utc(each.time), *outcome(each)[::-1]) for each in shown]
     cut = f"Of {len(told):,} events, the newest {_MOST_EVENTS} are shown." if len(told) > _MOST_EVENTS else ""
-    return events, " ".join(filter(None, (cut, _note(published))))
+    return events, " ".join(filter(None, (cut, _note(told, published))))
 
 
 def _kind(refusal: Refusal | None) -> str:
@@ -427,11 +422,11 @@ def _bad(bad: BadField | None, show_documents: bool) -> list[Fact]:
     return [Fact("field", bad.path), *rule, Fact("value of this field", shown)]
 
 
-def _note(found: Published | None) -> str:
+def _note(told: Sequence[Told], found: Published | None) -> str:
     if found is None:
         return ""
     if found.from_first:
-        return _holdings(found)
+        return _holdings(told, found.unread)
     if found.whole:
         return "Kafka was looked through for it: all records of the topic."
     looked = f"Kafka was looked through for it: the newest {NEWEST:,} offsets of each partition"
@@ -443,14 +438,14 @@ def _note(found: Published | None) -> str:
     return looked
 
 
-def _holdings(found: Published) -> str:
+def _holdings(told: Sequence[Told], unread: int) -> str:
     """Returns how many records of an entity Kafka holds, and how many of them are more than a delete."""
-    number, data = len(found.records), sum(has_data(record) for record in found.records)
+    number, data = len(told), sum(each.data for each in told)
     held = "no record of it" if not number else "1 record of it" if number == 1 else f"{number:,} records of it"
     text = f"All records of the topic that can be read were looked through. Kafka holds {held}"
     text += f": {data:,} with data, and {number - data:,} without, which delete it." if number else "."
-    if found.unread:
-        text += f" {found.unread:,} more offsets are behind an open transaction, where nobody can read."
+    if unread:
+        text += f" {unread:,} more offsets are behind an open transaction, where nobody can read."
     return text
 
 

@@ -4,9 +4,9 @@ Everything that is published goes to the pure reference as well, with the coordi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial as bind
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions
 
+from devstack.threads import in_thread
 from devstack.topics import admin
 from projector.record import Partition, Record
 from projector.reference import Reference
@@ -79,21 +80,15 @@ class Topics:
     def consumed(self, kind: resources.Kind, group: str) -> Iterator[None]:
         """Let somebody with a console consumer be a member of a group until the block ends."""
         names = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "client.id": "console-consumer"}
-        consumer, ended = Consumer(names | {"log_level": 0}), Event()
+        consumer = Consumer(names | {"log_level": 0})
 
-        def consume() -> None:
+        def consume(stop: Event) -> None:
             consumer.subscribe([self.name(kind)])
-            while not ended.is_set():
+            while not stop.is_set():
                 consumer.poll(0.1)
 
-        thread = Thread(target=consume)
-        thread.start()
-        try:
+        with closing(consumer), in_thread(consume):
             yield
-        finally:
-            ended.set()
-            thread.join()
-            consumer.close()
 
     def alter(self, kind: Literal["topic", "broker"], name: str, values: Mapping[str, str]) -> None:
         """Set these options of a topic or a broker."""

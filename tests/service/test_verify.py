@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from devstack.ports import free_port
+from devstack.threads import in_thread
 from operate.verify import rolling
 from operate.verify.rolling import Budget
 from projector.redis.store import Store
@@ -374,10 +375,7 @@ def test_verify_access_finds_each_difference(leadview: Leadview) -> None:
     )
     leadview.serve()
     wait_until(lambda: not leadview.redis.exists(names.JOBS), "the deleted organization is erased")
-    stop = threading.Event()
-    changing = threading.Thread(target=_keep_changing, args=(leadview, stop))
-    changing.start()
-    try:
+    with in_thread(partial(_keep_changing, leadview)):
         for _ in range(3):
             status, report = verify(leadview, "--access")
             assert (status, report["differences"], report["examples"]) == (0, 0, []), "no false alarm"
@@ -387,9 +385,6 @@ def test_verify_access_finds_each_difference(leadview: Leadview) -> None:
             spoil(leadview.redis)
         status, report = verify(leadview, "--access")
         assert (status, differences(report, {*ORGANIZATIONS[:8], crm.uuid(0xAFF)})) == (1, {*PLANTED_ACCESS})
-    finally:
-        stop.set()
-        changing.join()
     said = (f"api-keys {ORGANIZATIONS[6]} hash {key_hash(6)}: status", "9 differ: 3 missing, 2 extra, 4 changed")
     leadview.run("verify", "--access").ends(1, *said)
 

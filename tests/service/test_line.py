@@ -924,7 +924,11 @@ async def stepping(projection: Projection) -> AsyncIterator[Projection]:
     await store.close()
 
 
-async def test_other_records_do_not_wait_for_a_fan_out(stepping: Projection, kafka: ScriptedKafka) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["time for a step", "time for all steps"])
+async def test_other_records_do_not_wait_for_a_fan_out(
+    stepping: Projection, kafka: ScriptedKafka, seconds: float
+) -> None:
+    """While records arrive, the line makes one step between two polls, whatever time it has."""
     other = crm.lead(organization_id=crm.OTHER_ORGANIZATION, id=crm.OTHER_LEAD, contact_id=crm.uuid(7))
     name = names.document(resources.LEAD, names.organization(crm.OTHER_ORGANIZATION), generation(1), crm.OTHER_LEAD)
     visible: list[bool] = []
@@ -935,7 +939,7 @@ async def test_other_records_do_not_wait_for_a_fan_out(stepping: Projection, kaf
         visible.append(bool(stepping.client.exists(name)))
 
     cast(Hooked, stepping.store).hook = hook
-    async with running(stepping, kafka, fan_out=0.0) as it:
+    async with running(stepping, kafka, fan_out=seconds) as it:
         await it.applies(crm.contact(2, first_name="Grace"))
         assert behind(stepping, "Grace") == 0
         await it.covers(1, LEADS)
